@@ -68,6 +68,8 @@ TEST_CASE("rows are appended on the GPU to an 8-bit cache with scales that the c
   CHECK(append_failures<bf16, e4m3>(found_scale_cases(), on_stream{}) == "");
   CHECK(append_failures<fp16, int8_code>(found_scale_cases(), on_stream{}) == "");
   CHECK(append_failures<float, int8_code>(found_scale_cases(), on_stream{}) == "");
+  CHECK(append_failures<bf16, int8_code>(transformed_cases(), on_stream{}) == "");
+  CHECK(append_failures<float, e4m3>(transformed_cases(), on_stream{}) == "");
 }
 
 TEST_CASE("pairs of integers appended on the GPU with scales that the call finds are those of quantize") {

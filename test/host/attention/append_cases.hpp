@@ -48,6 +48,7 @@ struct append_case {
   int64 gap = 0;              // elements between heads: odd ones leave no room for vectors
   int scales = -1;            // bit d: dimension d of the scales has the size of the cache; -1: no scales
   bool finds_scales = false;  // the call finds scales of every size, and writes them
+  bool k_mean = false, hadamard = false;
 };
 
 /// The memory of a call.
@@ -57,7 +58,7 @@ struct append_memory {
   std::vector<Element> k, v;
   std::vector<int> lengths, indices, page_offsets, row_offsets, slots, positions;
   std::vector<int64> wide_slots, wide_positions;
-  std::vector<float> k_scales, v_scales, cos, sin;
+  std::vector<float> k_scales, v_scales, cos, sin, k_mean;
 };
 /// Where it is.
 template <class T, class Element>
@@ -66,14 +67,14 @@ struct append_pointers {
   Element *k, *v;
   int *lengths, *indices, *page_offsets, *row_offsets, *slots, *positions;
   int64 *wide_slots, *wide_positions;
-  float *k_scales, *v_scales, *cos, *sin;
+  float *k_scales, *v_scales, *cos, *sin, *k_mean;
 };
 template <class T, class Element>
 append_pointers<T, Element> pointers_to(append_memory<T, Element>& m) {
   return {m.k_new.data(),    m.v_new.data(),     m.q.data(),          m.q_to.data(),           m.k.data(),
           m.v.data(),        m.lengths.data(),   m.indices.data(),    m.page_offsets.data(),   m.row_offsets.data(),
           m.slots.data(),    m.positions.data(), m.wide_slots.data(), m.wide_positions.data(), m.k_scales.data(),
-          m.v_scales.data(), m.cos.data(),       m.sin.data()};
+          m.v_scales.data(), m.cos.data(),       m.sin.data(),        m.k_mean.data()};
 }
 
 template <class T>
@@ -104,6 +105,7 @@ class append_data {
     for (std::size_t i = 3; i < memory.v_new.size(); i += 97)
       memory.v_new[i] = giwa::convert<T>{}(i % 2 == 0 ? INFINITY : NAN);
     memory.q_to = memory.q;
+    for (int64 i = 0; i < c.kv_heads * c.size; ++i) memory.k_mean.push_back(0.25f * static_cast<float>(i * 5 % 9 - 4));
     in_place = c.fused;
     make_sequences();
     make_cache();
@@ -170,6 +172,8 @@ class append_data {
       giwa::append_options<T> options{.positions = a.positions, .slots = a.slots};
       const giwa::index<3> sizes{elements(), page_rows(), c.kv_heads};
       if (c.finds_scales) options.k_scales = {p.k_scales, sizes};
+      if (c.k_mean) options.k_mean = {p.k_mean, {c.kv_heads, c.size}};
+      options.hadamard = c.hadamard;
       if (c.finds_scales && c.size_v > 0) options.v_scales = {p.v_scales, sizes};
       if (!c.packed) {
         if (c.heads > 0) options.q = a.q, options.q_to = a.q_to;
@@ -191,20 +195,23 @@ class append_data {
     for (int64 row = 0; row < all_rows_; ++row) {
       const auto [batch, r] = source_of(row);
       const int64 position = position_of(row);
-      for (int64 h = 0; h < c.heads; ++h)
+      for (int64 h = 0; h < c.heads; ++h) {
+        const std::vector<expected> want = changed(before.q, batch, r, h, position, false);
         for (int64 d = 0; d < c.size; ++d) {
-          const std::string wrong =
-              in_sequence(row) ? difference(got.q_to(batch, r, h, d), rotated(before.q, batch, r, h, d, position), 1)
-                               : difference(got.q_to(batch, r, h, d), {before.q_to(batch, r, h, d)}, 1);
+          const std::string wrong = in_sequence(row)
+                                        ? difference(got.q_to(batch, r, h, d), want[static_cast<std::size_t>(d)], 1)
+                                        : difference(got.q_to(batch, r, h, d), {before.q_to(batch, r, h, d)}, 1);
           if (!wrong.empty()) return "q " + at(row, h, d) + wrong;
         }
+      }
       const auto [element, key] = place_of(row);
       if (element < 0) continue;
       const giwa::cache_scales& scales = c.finds_scales ? got.cache.scales : before.cache.scales;
       for (int64 h = 0; h < c.kv_heads; ++h) {
+        const std::vector<expected> want = changed(before.k, batch, r, h, position, true);
         if (c.finds_scales) {
           double of_k = 0, of_v = 0;
-          for (int64 d = 0; d < c.size; ++d) of_k = larger(of_k, rotated(before.k, batch, r, h, d, position).want);
+          for (const expected& e : want) of_k = larger(of_k, e.want);
           for (int64 d = 0; d < (before.has_v() ? c.size_v : 0); ++d)
             of_v = larger(of_v, number(before.v(batch, r, h, d)));
           if (!is_scale(scales.k(element, key, h), of_k) ||
@@ -212,9 +219,8 @@ class append_data {
             return "scale " + at(row, h, 0);
         }
         for (int64 d = 0; d < c.size; ++d) {
-          const std::string wrong =
-              difference(got.cache.k(element, key, h, d), rotated(before.k, batch, r, h, d, position),
-                         scale(scales.k, element, key, h));
+          const std::string wrong = difference(got.cache.k(element, key, h, d), want[static_cast<std::size_t>(d)],
+                                               scale(scales.k, element, key, h));
           if (!wrong.empty()) return "k " + at(row, h, d) + wrong;
           k_written[static_cast<std::size_t>(&got.cache.k(element, key, h, d) - after.k.data())] = true;
         }
@@ -413,6 +419,30 @@ class append_data {
     const double own = number(x(batch, r, h, d)), with = number(x(batch, r, h, other));
     return {factor * (own * std::cos(angle) + (second ? 1 : -1) * with * std::sin(angle)),
             4e-6 * (std::abs(own) + std::abs(with))};
+  }
+
+  /// A head after the rotation, the mean and the Hadamard transform.
+  std::vector<expected> changed(const tensor_view<const T, 4>& x, int64 batch, int64 r, int64 h, int64 position,
+                                bool of_k) const {
+    std::vector<expected> row;
+    for (int64 d = 0; d < c.size; ++d) {
+      row.push_back(rotated(x, batch, r, h, d, position));
+      expected& e = row.back();
+      if (of_k && c.k_mean)
+        e = {e.want - static_cast<double>(memory.k_mean[static_cast<std::size_t>(h * c.size + d)]), e.slack + 1e-6};
+    }
+    if (!c.hadamard) return row;
+    double slack = 0;
+    for (std::size_t step = 1; step < row.size(); step *= 2)
+      for (std::size_t i = 0; i < row.size(); ++i)
+        if ((i & step) == 0) {
+          const double a = row[i].want, b = row[i | step].want;
+          row[i].want = a + b, row[i | step].want = a - b;
+          slack = std::max({slack, std::abs(a), std::abs(b)});
+        }
+    const double root = std::sqrt(static_cast<double>(row.size()));
+    for (expected& e : row) e = {e.want / root, 1e-5 * slack / root + 1e-5};
+    return row;
   }
 
   template <class Any>
@@ -625,6 +655,27 @@ inline std::vector<append_case> append_cases() {
 inline std::vector<append_case> found_scale_cases() {
   std::vector<append_case> cases = append_cases();
   for (append_case& c : cases) c.scales = 7, c.finds_scales = true;
+  return cases;
+}
+
+/// The same with a mean of k and the Hadamard transform, of the heads that have one.
+inline std::vector<append_case> transformed_cases() {
+  std::vector<append_case> cases;
+  for (const int64 size : {16, 32, 64, 128, 256, 512})
+    for (const auto rotary : {rotary_kind::none, rotary_kind::base, rotary_kind::table})
+      cases.push_back({.rows = {3, 3, 3, 3, 3},
+                       .kv_heads = 3,
+                       .heads = 2,
+                       .size = size,
+                       .size_v = size == 64 ? 96 : size,
+                       .rotary = rotary,
+                       .layout = {rotary == rotary_kind::none ? 0 : static_cast<int>(size), size % 64 == 32},
+                       .kind = size == 128 ? cache_kind::blocks : cache_kind::contiguous,
+                       .hostile = size == 32,
+                       .scales = 7,
+                       .finds_scales = true,
+                       .k_mean = size != 256,
+                       .hadamard = rotary != rotary_kind::table || size != 64});
   return cases;
 }
 

@@ -39,6 +39,8 @@ TEST_CASE("rows are appended to an 8-bit cache with scales that the call finds")
   CHECK(append_failures<float, e4m3>(found_scale_cases(), on_host{}) == "");
   CHECK(append_failures<bf16, e4m3>(found_scale_cases(), on_host{}) == "");
   CHECK(append_failures<fp16, int8_code>(found_scale_cases(), on_host{}) == "");
+  CHECK(append_failures<bf16, int8_code>(transformed_cases(), on_host{}) == "");
+  CHECK(append_failures<float, e4m3>(transformed_cases(), on_host{}) == "");
 }
 
 TEST_CASE("pairs of integers appended with scales that the call finds are those of quantize") {

@@ -35,8 +35,8 @@ struct append_op {
   GIWA_HOST_DEVICE static int64 threads(const params& p) { return p.rows * p.slices.divisor() * p.units.divisor(); }
 };
 
-/// Appends rows to a cache whose scales it finds: 8 lanes for each head.
-template <class T, class Element, class Rotary, int Count>
+/// Appends rows to a cache whose scales it finds: 8 lanes for each head, which have it in registers up to `Held` units each.
+template <class T, class Element, class Rotary, int Count, int Held>
 struct append_with_scales_op {
   static constexpr int max_threads = 256, min_blocks = 2, team = 8;
 
@@ -52,7 +52,7 @@ struct append_with_scales_op {
     const int64 count = p.rows * p.slices.divisor(), step = block.block_count() * teams;
     int64 of_warp = block.block_rank() * teams + block.warp() * (32 / team);  // the same in all lanes of a warp
     for (; of_warp < count; of_warp += step)
-      append_with_scale<Count>(lane_team<Block, team>{block}, p, of_warp + block.lane() / team, count);
+      append_with_scale<Count, Held>(lane_team<Block, team>{block}, p, of_warp + block.lane() / team, count);
   }
 
   GIWA_HOST_DEVICE static int64 threads(const params& p) { return p.rows * p.slices.divisor() * team; }
@@ -88,10 +88,17 @@ struct stream_append {
   template <int Count, class T, class Element>
   static status launch_op(cudaStream_t s, const append_views<T, Element>& a, const Rotary& rotary) {
     if constexpr (scaled_element<Element>)
-      if (a.finds_scales())
-        return launch_rows<append_with_scales_op<T, Element, Rotary, Count>>(s, append_params_of<Count>(a, rotary, 1));
+      if (a.finds_scales()) return launch_heads<Count>(s, append_params_of<Count>(a, rotary, 1));
     using op = append_op<T, Element, Rotary, Count>;
     return launch_rows<op>(s, append_op_params<op, Count>(a, rotary));
+  }
+  template <int Count, class T, class Element>
+  static status launch_heads(cudaStream_t s, const append_params<T, Element, Rotary>& p) {
+    constexpr int team = 8;
+    static_assert(append_with_scales_op<T, Element, Rotary, Count, 1>::team == team);
+    if (p.units.divisor() <= team || !p.views.hadamard)
+      return launch_rows<append_with_scales_op<T, Element, Rotary, Count, 1>>(s, p);
+    return launch_rows<append_with_scales_op<T, Element, Rotary, Count, 4>>(s, p);
   }
   template <class Op>
   static status launch_rows(cudaStream_t s, const typename Op::params& p) {

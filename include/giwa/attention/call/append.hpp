@@ -52,7 +52,9 @@ status append_rows(const Where& where, const kv_cache<Element>& cache, const ten
                                    options.positions,
                                    options.slots,
                                    options.k_scales,
-                                   options.v_scales};
+                                   options.v_scales,
+                                   options.k_mean,
+                                   options.hadamard};
   if (a.finds_scales()) a.cache.scales = {};
   if (const status s = check_sequences_of_cache<Rank>(options.sequences, k_new.extent(0)); !s.ok()) return s;
   if (const status s = check_append(a, rotary, Rank, options.q.rank(), options.q_to.rank()); !s.ok()) return s;
@@ -100,7 +102,8 @@ inline namespace GIWA_ARCH_TAG {
 /// row with a negative slot only has its query rotated. Two rows with one slot leave either there, or parts of both.
 ///
 /// With `options.k_scales` and `options.v_scales` the call finds the scale of each new row and head: of e4m3 and integers the largest finite
-/// magnitude, rotated and not rounded, divided by 448, 127 or 7, at least 2^-126. It writes them, and codes as quantize() does.
+/// magnitude, rotated and not rounded, divided by 448, 127 or 7, at least 2^-126. It writes them, and codes as quantize() does. `options.k_mean` and
+/// `options.hadamard` change k, and q, before: numbers that fit few bits better.
 ///
 /// Rotations are computed in fp32 and rounded once. Without a rotation, elements of the same type keep their bits. For
 /// e4m3 and integers, x is divided by the scale of the key and head, rounded to nearest, ties to even, and limited to 448, 127

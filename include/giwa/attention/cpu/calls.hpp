@@ -233,7 +233,9 @@ struct append_row_unit {
 template <int Count, class Params>
 struct append_head_with_scale {
   Params p;
-  void operator()(int64 head) const { append_with_scale<Count>(team_of_one{}, p, head, p.rows * p.slices.divisor()); }
+  void operator()(int64 head) const {
+    append_with_scale<Count, 256 / Count>(team_of_one{}, p, head, p.rows * p.slices.divisor());
+  }
 };
 
 template <class Rotary>

@@ -30,6 +30,7 @@ struct team_of_one {
   GIWA_HOST_DEVICE static constexpr int rank() { return 0; }
   GIWA_HOST_DEVICE static constexpr int size() { return 1; }
   GIWA_HOST_DEVICE static float largest(float x) { return x; }
+  GIWA_HOST_DEVICE static float exchange(float x, int) { return x; }
 };
 
 /// Neighbouring lanes of a warp. All lanes of the warp call the members.
@@ -44,6 +45,7 @@ struct lane_team {
     for (int mask = Size / 2; mask > 0; mask /= 2) x = larger_of(x, block.shuffle_xor(x, mask));
     return x;
   }
+  GIWA_HOST_DEVICE float exchange(float x, int mask) const { return block.shuffle_xor(x, mask); }
 };
 
 /// What a kernel does with a chunk: all, if it is a whole group; or the first or second half for chunks of a group.
