@@ -38,7 +38,7 @@ struct append_op {
 /// Appends rows to a cache whose scales it finds: 8 lanes for each head, which have it in registers up to `Held` units each.
 template <class T, class Element, class Rotary, int Count, int Held>
 struct append_with_scales_op {
-  static constexpr int max_threads = 256, min_blocks = 2, team = 8;
+  static constexpr int max_threads = 256, min_blocks = Held > 1 ? 1 : 2, team = 8;
 
   using params = append_params<T, Element, Rotary>;
   static constexpr bool params_go_as_bytes = goes_as_bytes<Rotary>;
