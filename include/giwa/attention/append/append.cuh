@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_APPEND_APPEND_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/attention/append/append_with_scale.hpp>
 #include <giwa/attention/call/append.hpp>
 #include <giwa/attention/quantize/groups.hpp>
 #include <giwa/device/pointer.hpp>

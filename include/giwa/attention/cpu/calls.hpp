@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CPU_CALLS_HPP
 #define GIWA_ATTENTION_CPU_CALLS_HPP
 
+#include <giwa/attention/append/append_with_scale.hpp>
 #include <giwa/attention/call/append.hpp>
 #include <giwa/attention/call/block_map.hpp>
 #include <giwa/attention/call/cached.hpp>
