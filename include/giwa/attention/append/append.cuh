@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_APPEND_APPEND_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
-#include <giwa/attention/append/append_with_scale.hpp>
+#include <giwa/attention/append/append_with_scales.hpp>
 #include <giwa/attention/call/append.hpp>
 #include <giwa/attention/quantize/groups.hpp>
 #include <giwa/device/pointer.hpp>
@@ -36,7 +36,7 @@ struct append_op {
   GIWA_HOST_DEVICE static int64 threads(const params& p) { return p.rows * p.slices.divisor() * p.units.divisor(); }
 };
 
-/// Appends rows to a cache whose scales it finds: 8 lanes for each head, which have it in registers up to `Held` units each.
+/// Appends rows to a cache whose scales it finds: 8 lanes for some heads of a row, which have one in registers up to `Held` units each.
 template <class T, class Element, class Rotary, int Count, int Held>
 struct append_with_scales_op {
   static constexpr int max_threads = 256, min_blocks = Held > 1 ? 1 : 2, team = 8;
@@ -53,7 +53,7 @@ struct append_with_scales_op {
     const int64 count = p.rows * p.slices.divisor(), step = block.block_count() * teams;
     int64 of_warp = block.block_rank() * teams + block.warp() * (32 / team);  // the same in all lanes of a warp
     for (; of_warp < count; of_warp += step)
-      append_with_scale<Count, Held>(lane_team<Block, team>{block}, p, of_warp + block.lane() / team, count);
+      append_with_scales<Count, Held>(lane_team<Block, team>{block}, p, of_warp + block.lane() / team, count);
   }
 
   GIWA_HOST_DEVICE static int64 threads(const params& p) { return p.rows * p.slices.divisor() * team; }
@@ -89,17 +89,18 @@ struct stream_append {
   template <int Count, class T, class Element>
   static status launch_op(cudaStream_t s, const append_views<T, Element>& a, const Rotary& rotary) {
     if constexpr (scaled_element<Element>)
-      if (a.finds_scales()) return launch_heads<Count>(s, append_params_of<Count>(a, rotary, 1));
+      if (a.finds_scales()) return launch_heads<Count>(s, a, rotary);
     using op = append_op<T, Element, Rotary, Count>;
     return launch_rows<op>(s, append_op_params<op, Count>(a, rotary));
   }
   template <int Count, class T, class Element>
-  static status launch_heads(cudaStream_t s, const append_params<T, Element, Rotary>& p) {
-    constexpr int team = 8;
-    static_assert(append_with_scales_op<T, Element, Rotary, Count, 1>::team == team);
-    if (p.units.divisor() <= team || !p.views.hadamard)
-      return launch_rows<append_with_scales_op<T, Element, Rotary, Count, 1>>(s, p);
-    return launch_rows<append_with_scales_op<T, Element, Rotary, Count, 4>>(s, p);
+  static status launch_heads(cudaStream_t s, const append_views<T, Element>& a, const Rotary& rotary) {
+    using op = append_with_scales_op<T, Element, Rotary, Count, 1>;
+    const auto p = append_op_params<op, Count>(a, rotary);
+    if constexpr (Count > 2)
+      if (p.units.divisor() > op::team && p.units.divisor() <= op::team * 4)
+        return launch_rows<append_with_scales_op<T, Element, Rotary, Count, 4>>(s, p);
+    return launch_rows<op>(s, p);
   }
   template <class Op>
   static status launch_rows(cudaStream_t s, const typename Op::params& p) {

@@ -3,7 +3,7 @@
 #ifndef GIWA_ATTENTION_CPU_CALLS_HPP
 #define GIWA_ATTENTION_CPU_CALLS_HPP
 
-#include <giwa/attention/append/append_with_scale.hpp>
+#include <giwa/attention/append/append_with_scales.hpp>
 #include <giwa/attention/call/append.hpp>
 #include <giwa/attention/call/block_map.hpp>
 #include <giwa/attention/call/cached.hpp>
@@ -230,12 +230,12 @@ struct append_row_unit {
   }
 };
 
-/// The work on a head of a row, whose scale the call finds.
+/// The work on a slice of a row, whose scales the call finds.
 template <int Count, class Params>
 struct append_head_with_scale {
   Params p;
   void operator()(int64 head) const {
-    append_with_scale<Count, 256 / Count>(team_of_one{}, p, head, p.rows * p.slices.divisor());
+    append_with_scales<Count, 256 / Count>(team_of_one{}, p, head, p.rows * p.slices.divisor());
   }
 };
 

@@ -22,8 +22,94 @@ struct promoted_output {
   GIWA_DEVICE void finish(const Consumer&, Output&) const {}
 };
 
+/// If all of O moves at once, the three consumers do so in the same tile, and wait for shared memory. So slices of O move in turn, each
+/// after keys_of_sum keys.
 template <class Types>
-  requires(Types::promotes)
+  requires(Types::promotes && Types::policy::slices_of_sum > 1)
+struct promoted_output<Types> {
+  static constexpr int registers = Types::head_size_v / 2, slices = Types::policy::slices_of_sum,
+                       slice = registers / slices, keys = Types::policy::keys_of_sum / slices;
+  static_assert(slice % 4 == 0 && slices <= 8 && slice * slices == registers);
+  static_assert(keys % Types::block_n == 0, "a tile belongs to one sum of each slice");
+  static constexpr bool continues = true;
+  bool has_sums = false;
+  int turn = 0;      // the slice that moves next
+  int next_key = 0;  // before the tile of this key
+
+  /// The tile of the first product begins at `first_key`.
+  GIWA_DEVICE void begin(int first_key) {
+    const int number = first_key / keys + 1;
+    next_key = number * keys, turn = number % slices;
+  }
+  /// O is complete up to the tile before that of `first_key`: moves the slices whose sums have ended.
+  template <class Consumer, class Output>
+  GIWA_DEVICE void promote_before(const Consumer& c, int first_key, Output& o) {
+    if (!c.block.any(first_key >= next_key)) return;
+    if (!has_sums) clear(c);
+    const int rounds = ((first_key - next_key) / keys + 1) / slices;
+    if (rounds > 1) next_key += (rounds - 1) * slices * keys;  // a second round would move zeros
+    do {
+      switch (turn) {
+        case 0: move<0>(c, o); break;
+        case 1: move<1>(c, o); break;
+        case 2: move<2>(c, o); break;
+        case 3: move<3>(c, o); break;
+        case 4: move<4>(c, o); break;
+        case 5: move<5>(c, o); break;
+        case 6: move<6>(c, o); break;
+        default: move<7>(c, o); break;
+      }
+      turn = turn + 1 == slices ? 0 : turn + 1;
+      next_key += keys;
+    } while (c.block.any(first_key >= next_key));
+  }
+  /// Multiplies the sums of each row by factor[row].
+  template <class Consumer>
+  GIWA_DEVICE void rescale(const Consumer& c, const float (&factor)[2]) {
+    if (!has_sums) return;
+    GIWA_UNROLL
+    for (int i = 0; i < registers; i += 4) {
+      float4& sum = place(c, i);
+      sum = {sum.x * factor[0], sum.y * factor[0], sum.z * factor[1], sum.w * factor[1]};
+    }
+  }
+  /// Adds the sums to O, after the last product.
+  template <class Consumer, class Output>
+  GIWA_DEVICE void finish(const Consumer& c, Output& o) const {
+    if (!has_sums) return;
+    GIWA_UNROLL
+    for (int i = 0; i < registers; i += 4) {
+      const float4 sum = place(c, i);
+      o.value[i] += sum.x, o.value[i + 1] += sum.y, o.value[i + 2] += sum.z, o.value[i + 3] += sum.w;
+    }
+  }
+
+ private:
+  template <class Consumer>
+  GIWA_DEVICE static float4& place(const Consumer& c, int i) {
+    return c.s.transposer.sums.of_thread[c.index][i / 4][c.thread];
+  }
+  template <class Consumer>
+  GIWA_DEVICE void clear(const Consumer& c) {
+    GIWA_UNROLL
+    for (int i = 0; i < registers; i += 4) place(c, i) = {0, 0, 0, 0};
+    has_sums = true;
+  }
+  template <int Slice, class Consumer, class Output>
+  GIWA_DEVICE static void move(const Consumer& c, Output& o) {
+    if constexpr (Slice < slices) {
+      GIWA_UNROLL
+      for (int i = Slice * slice; i < (Slice + 1) * slice; i += 4) {
+        float4& sum = place(c, i);
+        sum = {sum.x + o.value[i], sum.y + o.value[i + 1], sum.z + o.value[i + 2], sum.w + o.value[i + 3]};
+        o.value[i] = o.value[i + 1] = o.value[i + 2] = o.value[i + 3] = 0;
+      }
+    }
+  }
+};
+
+template <class Types>
+  requires(Types::promotes && Types::policy::slices_of_sum == 1)
 struct promoted_output<Types> {
   static constexpr int keys = Types::policy::keys_of_sum, registers = Types::head_size_v / 2;
   static constexpr bool in_shared = Types::policy::sums_in_shared;
