@@ -48,6 +48,8 @@ struct append_place {
 /// checked: out of range, it leads to rows that are not written.
 template <class T, class Element, class Rotary>
 struct append_params {
+  using element_type = T;
+  using code_type = Element;
   append_views<T, Element> views;
   Rotary rotary;
   int64 rows;              // new rows of all sequences
