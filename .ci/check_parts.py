@@ -48,7 +48,7 @@ lines_of = {name: text.count("\n") for name, text in files.items()}
 # small blocks, and a warp that finds visible tiles by 32: 450 lines.
 # With e4m3 on Hopper and its scales: 5 files and 650 lines, and a file of tiles. The kernel for latent
 # rows: 4 files and 750 lines. A tile of 8 rows for caches, and scales without an exchange: 115 lines.
-# Second tiles of more head sizes, and work tiles of fewer queries: 40 lines. Rotation of q in attention_cached: a file and 420 lines.
+# Second tiles of more head sizes, and work tiles of fewer queries: 40 lines. Rotation of q in attention_cached: a file and 370 lines.
 # Head sizes above 256 on wgmma: 60 lines. Caches of integers: 50. Tables of parameters of calls: 20. Gradients whose results are stored
 # while the next work tile begins: 40. Masks of blocks by votes: 70, of leaves of a cache 49.
 # Gradients: runs of whole tiles for the loader, in a file, and keys that the scheduler loads: 200 lines.
