@@ -661,7 +661,7 @@ inline std::vector<append_case> found_scale_cases() {
 /// The same with a mean of k and the Hadamard transform, of the heads that have one.
 inline std::vector<append_case> transformed_cases() {
   std::vector<append_case> cases;
-  for (const int64 size : {16, 32, 64, 128, 256, 512})
+  for (const int64 size : {16, 32, 64, 128, 256})
     for (const auto rotary : {rotary_kind::none, rotary_kind::base, rotary_kind::table})
       cases.push_back({.rows = {3, 3, 3, 3, 3},
                        .kv_heads = 3,

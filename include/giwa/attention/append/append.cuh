@@ -6,7 +6,6 @@
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/append/append_with_scales.hpp>
 #include <giwa/attention/call/append.hpp>
-#include <giwa/attention/quantize/groups.hpp>
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/launch.cuh>
 
@@ -36,10 +35,10 @@ struct append_op {
   GIWA_HOST_DEVICE static int64 threads(const params& p) { return p.rows * p.slices.divisor() * p.units.divisor(); }
 };
 
-/// Appends rows to a cache whose scales it finds: 8 lanes for some heads of a row, which have one in registers up to `Held` units each.
-template <class T, class Element, class Rotary, int Count, int Held>
+/// Appends rows to a cache whose scales it finds: a team of lanes, one for each unit of a head up to 32, has some heads of a row.
+template <class T, class Element, class Rotary, int Count>
 struct append_with_scales_op {
-  static constexpr int max_threads = 256, min_blocks = Held > 1 ? 1 : 2, team = 8;
+  static constexpr int max_threads = 256, min_blocks = 2;
 
   using params = append_params<T, Element, Rotary>;
   static constexpr bool params_go_as_bytes = goes_as_bytes<Rotary>;
@@ -49,14 +48,19 @@ struct append_with_scales_op {
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     arch::launch_dependents();
     arch::wait_for_previous_kernel();
-    const int teams = block.size() / team;
+    const int lanes = lanes_of(p), teams = block.size() / lanes;
     const int64 count = p.rows * p.slices.divisor(), step = block.block_count() * teams;
-    int64 of_warp = block.block_rank() * teams + block.warp() * (32 / team);  // the same in all lanes of a warp
+    int64 of_warp = block.block_rank() * teams + block.warp() * (32 / lanes);  // the same in all lanes of a warp
     for (; of_warp < count; of_warp += step)
-      append_with_scales<Count, Held>(lane_team<Block, team>{block}, p, of_warp + block.lane() / team, count);
+      append_with_scales<Count, 1>(lanes_of_warp<Block>{block, lanes}, p, of_warp + block.lane() / lanes, count);
   }
 
-  GIWA_HOST_DEVICE static int64 threads(const params& p) { return p.rows * p.slices.divisor() * team; }
+  GIWA_HOST_DEVICE static int lanes_of(const params& p) {
+    int lanes = 1;
+    while (lanes < 32 && lanes < p.units.divisor()) lanes *= 2;
+    return lanes;
+  }
+  GIWA_HOST_DEVICE static int64 threads(const params& p) { return p.rows * p.slices.divisor() * lanes_of(p); }
 };
 
 /// Few rows are shared by many threads; with many rows, a thread computes its rotations once for up to 8 heads.
@@ -92,18 +96,12 @@ struct stream_append {
   template <int Count, class T, class Element>
   static status launch_op(cudaStream_t s, const append_views<T, Element>& a, const Rotary& rotary) {
     if constexpr (scaled_element<Element>)
-      if (a.finds_scales()) return launch_heads<Count>(s, a, rotary);
+      if (a.finds_scales()) {
+        using op = append_with_scales_op<T, Element, Rotary, Count>;
+        return launch_rows<op>(s, append_op_params<op, Count>(a, rotary));
+      }
     using op = append_op<T, Element, Rotary, Count>;
     return launch_rows<op>(s, append_op_params<op, Count>(a, rotary));
-  }
-  template <int Count, class T, class Element>
-  static status launch_heads(cudaStream_t s, const append_views<T, Element>& a, const Rotary& rotary) {
-    using op = append_with_scales_op<T, Element, Rotary, Count, 1>;
-    const auto p = append_op_params<op, Count>(a, rotary);
-    if constexpr (Count > 2)
-      if (p.units.divisor() > op::team && p.units.divisor() <= op::team * 4)
-        return launch_rows<append_with_scales_op<T, Element, Rotary, Count, 4>>(s, p);
-    return launch_rows<op>(s, p);
   }
   template <class Op>
   static status launch_rows(cudaStream_t s, const typename Op::params& p) {

@@ -171,9 +171,9 @@ status check_found_scales(const append_views<T, Element>& a, [[maybe_unused]] co
   if (!a.hadamard) return {};
   constexpr int count = 16 / static_cast<int>(sizeof(T));
   const int64 size = a.k.extent(3);
-  if (size < 16 || size > 512 || (size & (size - 1)) != 0)
-    return status::invalid("hadamard", "the head size must be a power of two from 16 to 512", bound::at_most, 512,
-                           size);
+  if (size < 16 || size > 64 * count || (size & (size - 1)) != 0)
+    return status::invalid("hadamard", "the head size must be a power of two from 16 on, up to 512, with fp32 256",
+                           bound::at_most, 64 * count, size);
   if ((r.size != 0 && r.size != size) || !append_fits<count>(a, r))
     return status::invalid("hadamard",
                            "all or no elements of a head are rotated, and rows must be aligned to 16 bytes");

@@ -8,15 +8,30 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The Hadamard transform of a head, divided by the root of its size, in the team's registers: x[n] has the runs of unit
-/// team.rank() + n team.size(). All threads of the team call it, with the same number of units, a power of two; those of another tensor
-/// keep theirs. Sums are in the order of the bits of a column's number, so that teams of any size have the same bits.
+/// Neighbouring lanes of a warp, a power of two. All lanes of the warp call the members.
+template <class Block>
+struct lanes_of_warp {
+  const Block& block;
+  int lanes;
+
+  GIWA_HOST_DEVICE int rank() const { return block.lane() & (lanes - 1); }
+  GIWA_HOST_DEVICE int size() const { return lanes; }
+  GIWA_HOST_DEVICE float largest(float x) const {
+    for (int mask = lanes / 2; mask > 0; mask /= 2) x = larger_of(x, exchange(x, mask));
+    return x;
+  }
+  GIWA_HOST_DEVICE float exchange(float x, int mask) const { return block.shuffle_xor(x, mask); }
+};
+
+/// The Hadamard transform of a head, divided by the root of its size, of which each of the first `units` threads of a team has two runs in
+/// x, and a team of one all in turn. All threads of the team call it, with the same number of units, a power of two; those of another
+/// tensor keep their numbers. Sums are in the order of the bits of a column's number, so that teams of any size have the same bits.
 template <int Count, int Held, class Team>
 GIWA_HOST_DEVICE void transform_head(const Team& team, int units, bool transforms,
                                      float (&x)[stdlib::size_t{Held}][stdlib::size_t{2 * Count}]) {
-  const auto combine = [](float& a, float& b) {
-    const float sum = a + b;
-    b = a - b, a = sum;
+  const auto combine = [&](float& a, float& b) {
+    const float sum = a + b, difference = a - b;
+    if (transforms) a = sum, b = difference;
   };
   const auto each = [&](const auto& f) {
     GIWA_UNROLL
@@ -28,22 +43,19 @@ GIWA_HOST_DEVICE void transform_head(const Team& team, int units, bool transform
   GIWA_UNROLL
   for (int step = 1; step < Count; step *= 2)
     each([&](int n, int i) {
-      if (transforms && (i & step) == 0) combine(x[n][i], x[n][i | step]);
+      if ((i & step) == 0) combine(x[n][i], x[n][i | step]);
     });
   for (int step = 1; step < team.size() && step < units; step *= 2)
     each([&](int n, int i) {
       const float other = team.exchange(x[n][i], step);
       if (transforms) x[n][i] = (team.rank() & step) != 0 ? other - x[n][i] : x[n][i] + other;
     });
-  GIWA_UNROLL
-  for (int step = 1; step < Held; step *= 2)
-    each([&](int n, int i) {
-      if (transforms && step * team.size() < units && (n & step) == 0) combine(x[n][i], x[n | step][i]);
-    });
+  for (int step = 1; step < Held && step * team.size() < units; step *= 2)
+    for (int n = 0; n < Held; ++n)
+      for (int i = 0; i < 2 * Count && (n & step) == 0; ++i) combine(x[n][i], x[n | step][i]);
   float share = 1;
   for (int n = 2 * Count * units; n > 1; n /= 4) share *= n == 2 ? 0.70710678f : 0.5f;
   each([&](int n, int i) {
-    if (!transforms) return;
     if (i < Count) combine(x[n][i], x[n][i + Count]);
   });
   each([&](int n, int i) {

@@ -33,21 +33,6 @@ struct team_of_one {
   GIWA_HOST_DEVICE static float exchange(float x, int) { return x; }
 };
 
-/// Neighbouring lanes of a warp. All lanes of the warp call the members.
-template <class Block, int Size>
-struct lane_team {
-  const Block& block;
-
-  GIWA_HOST_DEVICE int rank() const { return block.lane() % Size; }
-  GIWA_HOST_DEVICE static constexpr int size() { return Size; }
-  GIWA_HOST_DEVICE float largest(float x) const {
-    GIWA_UNROLL
-    for (int mask = Size / 2; mask > 0; mask /= 2) x = larger_of(x, block.shuffle_xor(x, mask));
-    return x;
-  }
-  GIWA_HOST_DEVICE float exchange(float x, int mask) const { return block.shuffle_xor(x, mask); }
-};
-
 /// What a kernel does with a chunk: all, if it is a whole group; or the first or second half for chunks of a group.
 enum class quantize_pass : int { all, raise_scale, write_codes };
 

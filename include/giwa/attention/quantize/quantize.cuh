@@ -11,6 +11,19 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// Neighbouring lanes of a warp. All lanes of the warp call the members.
+template <class Block, int Size>
+struct lane_team {
+  const Block& block;
+
+  GIWA_HOST_DEVICE int rank() const { return block.lane() % Size; }
+  GIWA_HOST_DEVICE static constexpr int size() { return Size; }
+  GIWA_HOST_DEVICE float largest(float x) const {
+    GIWA_UNROLL
+    for (int mask = Size / 2; mask > 0; mask /= 2) x = larger_of(x, block.shuffle_xor(x, mask));
+    return x;
+  }
+};
 /// All threads of a block.
 template <class Block>
 struct block_team {

@@ -28,14 +28,9 @@ struct sm90_bytes_policy {
   // Above 128 columns shared memory has no room for the fp32 sums; they are in local memory.
   static constexpr bool sums_in_shared = HeadSizeV <= 128;
   // The tensor cores sum so many keys, about. Error of O over 65536 keys whose values have a mean as large as their deviation (H200,
-  // 2026-11-29): 768 0.70 %, 1152 1.16 %, 1536 1.62 %; one sum over all keys 44 % by a simulation of 13 bits. 1152 instead of 768: 128
-  // 1.026 times as fast, 96 1.015, 64 1.010; without such sums 128 would be 1.079.
+  // 2026-11-29): 768 0.70 %, 1152 1.15 %, 1536 1.62 %; one sum over all keys 44 % by a simulation of 13 bits. Speed with 1152 relative
+  // to 768: 64 1.010, 96 1.018, 128 1.026; without such sums 128 would be 1.079.
   static constexpr int keys_of_sum = 1152 / block_n * block_n;
-  // Slices of O that move to the sums in turn; 1: all of O moves at once.
-  static constexpr int slices_of_sum = !sums_in_shared                                           ? 1
-                                       : head_size_v % 32 == 0 && keys_of_sum / block_n % 4 == 0 ? 4
-                                       : head_size_v % 24 == 0 && keys_of_sum / block_n % 3 == 0 ? 3
-                                                                                                 : 1;
 
   static constexpr int live_registers = block_n / 2 + block_n / 8 + head_size_v / 2;
   static constexpr int loaded_tile = block_n * round_up(head_size_v, 128), k_tile = block_n * round_up(head_size, 128);
