@@ -117,6 +117,18 @@ struct shared_key_sums {
   }
 };
 
+/// Whether all gradients of sequences of so many queries may come from the kernel with tiles of dq_parts::long_rows, if the mask is full
+/// or causal; full from 4096 on, causal from 16384. TODO
+struct long_sequences {
+  static constexpr int64 full = 4096, causal = 8192, least = full < causal ? full : causal;
+  GIWA_HOST_DEVICE static constexpr bool has_kernel(int64 head_size, int64 head_size_v) {
+    return head_size == 128 && head_size_v == 128;
+  }
+  GIWA_HOST_DEVICE static constexpr int64 tiles_of(int64 sequences, int64 queries) {
+    return saturated_product(sequences, ceil_div(queries, int64{dq_parts::long_rows}));
+  }
+};
+
 /// What blocks of the kernel of all gradients share, so that they pass sums on.
 enum class key_sharing : int { none, heads, heads_and_queries };
 GIWA_HOST_DEVICE constexpr key_sharing sharing_of(bool any_order, bool split_heads) {
@@ -151,7 +163,13 @@ struct backward_workspace {
     const int64 tiles =
         p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
     const int64 parts = saturated_product(saturated_product(tiles, p.heads), dq_parts::of_tile(p.head_size));
-    float* const dq = layout.take_lines<float>(saturated_product(parts, dq_parts::floats));
+    int64 floats = saturated_product(parts, dq_parts::floats);
+    if (long_sequences::has_kernel(p.head_size, p.head_size_v) && p.seq_q >= long_sequences::least) {
+      const int64 long_parts = saturated_product(long_sequences::tiles_of(p.batch, p.seq_q) * 2, p.heads);
+      const int64 others = saturated_product(long_parts, dq_parts::long_floats);
+      if (floats < others) floats = others;
+    }
+    float* const dq = layout.take_lines<float>(floats);
     int* const added = layout.take<int>(parts);
     shared_key_sums shared;
     if (sharing != key_sharing::none)

@@ -92,13 +92,16 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       arch::wgmma_fence();
       multiply<Types::how>(sum_y, weights, y_tile, true);
     }
+    [[maybe_unused]] typename base::dq_type::tile dq_of_tile;
+    if constexpr (Types::is_long) dq.multiply(block, s, index, y.turn, dq_of_tile);  // before dk, under which its part is written
     if constexpr (sums_x) {
       arch::fence_operand(sum_x.value);
       arch::wgmma_fence();
       multiply<Types::how>(sum_x, gradients, x_tile, true);
     }
     arch::wgmma_commit();
-    return this->end_tile();
+    if constexpr (Types::is_long) return this->end_long_tile(dq_of_tile);
+    else return this->end_tile();
   }
 };
 

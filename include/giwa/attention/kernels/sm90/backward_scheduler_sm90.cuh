@@ -142,7 +142,7 @@ class sm90_backward_scheduler {
     const int at = static_cast<int>(turn % Types::queue_depth);
     s.work_full[at].arrive();
     ++turn;
-    if constexpr (Types::adds_dq) load_fixed(s.work[at]);
+    if constexpr (Types::schedules_keys) load_fixed(s.work[at]);
   }
   /// Loads the keys and values of an item if the loader finds tiles of it, where dq is added: the loader has the first tile to load
   /// meanwhile. b is free for the next rows earlier than a: dq of the last tile needs a.

@@ -64,7 +64,8 @@ struct sm90_backward_types {
   static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
   static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers,
                        groups = policy::groups;  // of 64 fixed rows
-  static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves;
+  static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves,
+                        is_long = policy::is_long, schedules_keys = policy::schedules_keys;
   // Whether a consumer leaves out the products of a tile of which it sees nothing, but for its share of dq.
   static constexpr bool skips_unseen = !adds_dq || (mask_traits<Mask>::has_blocks && !by_halves);
   // A bias that is read by tiles into the memory for dS. Its gradient is stored from there, or added in fp32.
@@ -133,7 +134,7 @@ struct sm90_backward_types {
   static constexpr int ds_row_bytes = 2 * 64;
   struct parts_of_dq {
     ds_tile ds[stages_ds][consumers];
-    float parts[consumers][stages_dq][dq_parts::floats];
+    float parts[consumers][stages_dq][policy::dq_floats];
   };
   struct rows_of_dq {
     dq_tile of[consumers];
@@ -263,7 +264,7 @@ struct sm90_backward_types {
     arch::mbarrier fixed_full[groups], a_empty[groups], b_empty[groups];
     arch::mbarrier work_full[queue_depth], work_empty[queue_depth];
     stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> last_loaded;  // all tiles of the last item of a work tile
-    stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> tiles_known;  // of an item: has_tiles
+    stdlib::conditional_t<schedules_keys, arch::mbarrier, nothing> tiles_known;  // of an item: has_tiles
     bool has_tiles;
     [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_storage, no_bias> bias;
   };
@@ -294,7 +295,8 @@ struct sm90_backward_types {
     for (int i = 0; i < stages_y; ++i) s.y_full[i].initialize(1), s.y_empty[i].initialize(4 * consumers);
     s.landed.initialize(1);
     if constexpr (adds_dq) {
-      s.last_loaded.initialize(1), s.tiles_known.initialize(1);
+      s.last_loaded.initialize(1);
+      if constexpr (schedules_keys) s.tiles_known.initialize(1);
       for (int i = 0; i < stages_ds; ++i)
         s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
       if constexpr (reads_bias)
