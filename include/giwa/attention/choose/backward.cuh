@@ -138,11 +138,11 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     optional_kernel<prepared_kernel<typename way::template dq_op<is_long>>> dq;
     status launch(cudaStream_t s) const { return steps.launch(s, all, dq); }
   };
-  static constexpr bool compiled = has_sm90 && way::on_tensor_cores && (way::sums_dq || way::has_tiled_bias) &&
-                                   has_kernel_of_all(HeadSize, HeadSizeV) &&
-                                   (!is_long || (long_sequences::has_kernel(HeadSize, HeadSizeV) &&
-                                                 stdlib::same_as<Score, plain_score> &&
-                                                 (stdlib::same_as<Mask, full> || stdlib::same_as<Mask, causal>)));
+  static constexpr bool compiled =
+      has_sm90 && way::on_tensor_cores && (way::sums_dq || way::has_tiled_bias) &&
+      has_kernel_of_all(HeadSize, HeadSizeV) &&
+      (!is_long || (long_sequences::has_kernel(HeadSize, HeadSizeV) && is_plain_score<Score> && !drops_weights<Score> &&
+                    (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal)));
 
   static status suits(const Params& p) {
     if (is_long && !backward_schedules::prefers_long(p)) return fits_another_tile;
@@ -284,7 +284,8 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
   };
   using type = prepared_call<
       backward_all_sm90<params, Mask, Score, HeadSize, HeadSizeV, gradient::of_all_long>,
-      backward_all_sm90<params, Mask, Score, HeadSize, HeadSizeV, gradient::of_all>, backward_separate<params, sm90, HeadSize, HeadSizeV>,
+      backward_all_sm90<params, Mask, Score, HeadSize, HeadSizeV, gradient::of_all>,
+      backward_separate<params, sm90, HeadSize, HeadSizeV>,
       backward_all_sm80<params, no_sm90a_op<sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>>, HeadSize,
                         HeadSizeV>,
       backward_separate<params, sm80, HeadSize, HeadSizeV>, backward_separate<params, split_sm90, HeadSize, HeadSizeV>,

@@ -9,9 +9,7 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// The gradient that a kernel computes. of_all_long: all of them for long sequences, by tiles of long_rows queries (dq_parts).
 enum class gradient : int { of_q, of_k, of_v, of_k_and_v, of_all, of_all_long };
-GIWA_HOST_DEVICE constexpr bool is_of_all(gradient of) {
-  return of == gradient::of_all || of == gradient::of_all_long;
-}
+GIWA_HOST_DEVICE constexpr bool is_of_all(gradient of) { return of == gradient::of_all || of == gradient::of_all_long; }
 
 /// dq as fp32 sums in the workspace, for the kernel that computes all gradients together. A tile has 128 queries where no
 /// head size is above 64, otherwise 64, and consists of parts of (64, 64) in the order of a warpgroup's accumulator: two

@@ -272,7 +272,8 @@ template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_split_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
   static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
-  static constexpr bool adds_dq = false, by_gradient = false, by_halves = false, is_long = false, schedules_keys = false;
+  static constexpr bool adds_dq = false, by_gradient = false, by_halves = false, is_long = false,
+                        schedules_keys = false;
   static constexpr int consumers = 2, groups = consumers, block_m = 64 * groups, columns = 64;
   static constexpr int width_x = round_up(HeadSize, 64) * split_rows::parts_per_number,
                        width_y = round_up(HeadSizeV, 64) * split_rows::parts_per_number;

@@ -127,10 +127,9 @@ struct dq_of_sums_op {
   GIWA_DEVICE static void write(const Block& block, const Params& p, const typename Params::head& h, int n, int index) {
     const int first = p.dq_part_of(h, n, rows_of_tile), part = first + index;
     if constexpr (IsLong)
-      return write_long(block, p, p.query_rows(p.views.dq, h), n * rows_of_tile, 64 * index,
-                        p.workspace.added[first] == 0
-                            ? nullptr
-                            : p.workspace.dq + static_cast<int64>(part) * dq_parts::long_floats);
+      return write_long(
+          block, p, p.query_rows(p.views.dq, h), n * rows_of_tile, 64 * index,
+          p.workspace.added[first] == 0 ? nullptr : p.workspace.dq + static_cast<int64>(part) * dq_parts::long_floats);
     register_tile<float, warpgroup_map<64>> sums;
     sums.fill(0);
     const float* const from = p.workspace.dq + static_cast<int64>(part) * dq_parts::floats;

@@ -92,16 +92,40 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       arch::wgmma_fence();
       multiply<Types::how>(sum_y, weights, y_tile, true);
     }
-    [[maybe_unused]] typename base::dq_type::tile dq_of_tile;
-    if constexpr (Types::is_long) dq.multiply(block, s, index, y.turn, dq_of_tile);  // before dk, under which its part is written
-    if constexpr (sums_x) {
-      arch::fence_operand(sum_x.value);
-      arch::wgmma_fence();
-      multiply<Types::how>(sum_x, gradients, x_tile, true);
+    const auto start_dk = [&] {
+      if constexpr (sums_x) {
+        arch::fence_operand(sum_x.value);
+        arch::wgmma_fence();
+        multiply<Types::how>(sum_x, gradients, x_tile, true);
+      }
+      arch::wgmma_commit();
+    };
+    if constexpr (Types::is_long) {
+      return end_long_tile(start_dk);
+    } else {
+      start_dk();
+      return this->end_tile();
     }
-    arch::wgmma_commit();
-    if constexpr (Types::is_long) return this->end_long_tile(dq_of_tile);
-    else return this->end_tile();
+  }
+  /// end_tile() with dq of the tile before in front of dk, under which its part is written.
+  template <class StartDk>
+  GIWA_DEVICE action end_long_tile(const StartDk& start_dk) {
+    typename base::dq_type::tile dq_of_tile;
+    dq.multiply(block, s, index, y.turn, dq_of_tile);
+    start_dk();
+    arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
+    dq.await_part(s, index, y.turn);
+    arch::wgmma_wait<1>();
+    arch::fence_operand(sum_y.value);
+    arch::fence_operand(dq_of_tile.value);
+    release(y_empty);
+    x.advance(), y.advance();
+    dq.write(block, s, index, this->thread, y.turn - 1, dq_of_tile);
+    const action next = await_next();
+    arch::wgmma_wait<0>();
+    arch::fence_operand(sum_x.value);
+    release(x_empty);
+    return next;
   }
 };
 

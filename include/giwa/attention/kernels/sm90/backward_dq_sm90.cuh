@@ -169,7 +169,8 @@ class sm90_dq_product {
     float* const to = s.dq.parts[index][counting_cursor<Types::stages_dq>{turn}.stage()];
     GIWA_UNROLL
     for (int i = 0; i < tile::map::registers / 4; ++i)
-      *reinterpret_cast<float4*>(to + (Types::is_long ? dq_parts::long_offset(thread, i) : dq_parts::offset(thread, i))) =
+      *reinterpret_cast<float4*>(to +
+                                 (Types::is_long ? dq_parts::long_offset(thread, i) : dq_parts::offset(thread, i))) =
           make_float4(dq.value[4 * i], dq.value[4 * i + 1], dq.value[4 * i + 2], dq.value[4 * i + 3]);
   }
   template <class Block>
@@ -212,8 +213,9 @@ class sm90_dq_writer {
       if (adds) {
         float* const to = w.dq + number * Types::policy::dq_floats;
         const float* const from = s.dq.parts[consumer][part.stage()];
-        const int bytes = 4 * (Types::is_long ? Types::policy::dq_floats
-                                              : 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer));
+        const int bytes =
+            4 * (Types::is_long ? Types::policy::dq_floats
+                                : 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer));
         if (at.after == 0)
           arch::store_bytes(to, from, bytes);
         else

@@ -192,22 +192,6 @@ class sm90_item_consumer {
     }
     return next;
   }
-  /// The same of a tile of dq_parts::long_rows queries, where dq of the tile before has begun before dk.
-  GIWA_DEVICE action end_long_tile(typename dq_type::tile& dq_of_tile) {
-    arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
-    dq.await_part(s, index, y.turn);
-    arch::wgmma_wait<1>();
-    arch::fence_operand(sum_y.value);
-    arch::fence_operand(dq_of_tile.value);
-    release(y_empty);
-    x.advance(), y.advance();
-    dq.write(block, s, index, thread, y.turn - 1, dq_of_tile);
-    const action next = await_next();
-    arch::wgmma_wait<0>();
-    arch::fence_operand(sum_x.value);
-    release(x_empty);
-    return next;
-  }
   /// Whether the sums of a warp's 16 rows have neither NaN nor infinity. Where dq is added, by four chains of additions.
   GIWA_DEVICE bool are_finite() const {
     constexpr int chains = Types::adds_dq ? 4 : 1;

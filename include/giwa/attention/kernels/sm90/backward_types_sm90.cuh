@@ -264,7 +264,7 @@ struct sm90_backward_types {
     arch::mbarrier fixed_full[groups], a_empty[groups], b_empty[groups];
     arch::mbarrier work_full[queue_depth], work_empty[queue_depth];
     stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> last_loaded;  // all tiles of the last item of a work tile
-    stdlib::conditional_t<schedules_keys, arch::mbarrier, nothing> tiles_known;  // of an item: has_tiles
+    stdlib::conditional_t<adds_dq, arch::mbarrier, nothing> tiles_known;  // of an item: has_tiles
     bool has_tiles;
     [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_storage, no_bias> bias;
   };
@@ -295,8 +295,7 @@ struct sm90_backward_types {
     for (int i = 0; i < stages_y; ++i) s.y_full[i].initialize(1), s.y_empty[i].initialize(4 * consumers);
     s.landed.initialize(1);
     if constexpr (adds_dq) {
-      s.last_loaded.initialize(1);
-      if constexpr (schedules_keys) s.tiles_known.initialize(1);
+      s.last_loaded.initialize(1), s.tiles_known.initialize(1);
       for (int i = 0; i < stages_ds; ++i)
         s.ds_full[i].initialize(4 * consumers), s.ds_empty[i].initialize(4 * consumers);
       if constexpr (reads_bias)
