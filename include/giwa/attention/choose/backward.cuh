@@ -114,10 +114,12 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   static status make_gradient(optional_kernel<prepared_backward_sm90<Op>>& kernel, const params& p,
                               const gpu_traits& gpu, int& launched) {
     if (!wants<Of>(p)) return {};
-    const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m);
+    attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m);
     if (schedule.work_tiles == 0) return {};
+    const bool halves_tiles = Op::types::has_halved_tiles && 2 * schedule.work_tiles <= gpu.multiprocessors;
+    if (halves_tiles) schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m / 2);
     const int n = launched++;
-    return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0);
+    return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0, halves_tiles);
   }
   template <gradient Of, class List>
   static status make_gradient(first_candidate<List>& kernel, const params& p, const gpu_traits& gpu, int&) {

@@ -75,7 +75,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       bad_keys.find(block, dq.is_first(), s.a[index]);
     }
     steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
-                     this->first_row, this->thread,       this->random_key};
+                     this->first_row, thread_here(),      this->random_key};
     const auto more = this->giving_of(steps);
     steps.read_early();
     arch::wgmma_wait<0>();
@@ -85,7 +85,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     if constexpr (Types::adds_dq) bad_keys.replace(block, dq.is_first(), s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
     steps.template run<Masked>(block, scores, dp, weights, gradients, more);
-    if constexpr (Types::adds_dq) dq.write_gradients(s, index, this->thread, y.turn, gradients);
+    if constexpr (Types::adds_dq) dq.write_gradients(s, index, thread_here(), y.turn, gradients);
     acquire_turn();
     if constexpr (sums_y) {
       arch::fence_operand(sum_y.value);
@@ -107,6 +107,8 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       return this->end_tile();
     }
   }
+  /// The thread's rank, read again for tiles of long sequences, where its register would be spilled.
+  GIWA_DEVICE int thread_here() const { return Types::is_long ? rank_in_warpgroup() : this->thread; }
   /// end_tile() with dq of the tile before in front of dk, under which its part is written.
   template <class StartDk>
   GIWA_DEVICE action end_long_tile(const StartDk& start_dk) {
@@ -120,7 +122,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     arch::fence_operand(dq_of_tile.value);
     release(y_empty);
     x.advance(), y.advance();
-    dq.write(block, s, index, this->thread, y.turn - 1, dq_of_tile);
+    dq.write(block, s, index, thread_here(), y.turn - 1, dq_of_tile);
     const action next = await_next();
     arch::wgmma_wait<0>();
     arch::fence_operand(sum_x.value);

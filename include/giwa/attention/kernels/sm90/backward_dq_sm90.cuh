@@ -56,7 +56,8 @@ class sm90_bad_keys {
 
  private:
   static constexpr int half = Types::policy::width_x / 2;  // two lanes read a key
-  static constexpr int at_once = 4;  // loads of 16 bytes: the products under way keep shared memory busy
+  // Loads of 16 bytes: the products under way keep shared memory busy. For long sequences more than one would spill registers.
+  static constexpr int at_once = Types::is_long ? 1 : 4;
 
   uint32 bad = 0;
 };

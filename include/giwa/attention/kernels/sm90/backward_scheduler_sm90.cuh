@@ -74,8 +74,14 @@ class sm90_backward_scheduler {
           put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows, n + 1 == end, i);
         return first < end;
       } else {
-        for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
-          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
+        int keys = Types::block_m;
+        if constexpr (Types::has_halved_tiles)
+          if (p.halves_tiles) keys = 64;
+        for (int64 n = tiles - 1 - at.tile; n * keys < rows; n += tiles) {
+          const int first = static_cast<int>(n) * keys;
+          put_item(at.batch, reader, head, share, first,
+                   keys < rows - first && keys < Types::block_m ? first + keys : rows);
+        }
       }
     } else {
       if constexpr (Types::gives_scores) {  // all heads that share what the score modifier takes gradients of
