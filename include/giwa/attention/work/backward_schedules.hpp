@@ -92,11 +92,11 @@ struct backward_schedules {
                               mask::keys_of_block(p.call.mask) % columns == 0;
     return is_short || (takes_blocks && !p.workspace.any_order);
   }
-  /// Whether tiles of dq_parts::long_rows queries are faster.
+  /// Whether tiles of dq_parts::long_rows queries are faster. Not where only the device knows lengths: bits must not depend on the batch.
   template <class Params>
   static bool prefers_long(const Params& p) {
-    const auto& q = p.views.in.q;
-    return !p.views.in.is_packed() && q.extent(1) >= (keeps_all(p) ? long_sequences::full : long_sequences::causal);
+    const auto& in = p.views.in;
+    return !in.is_ragged() && in.q.extent(1) >= (keeps_all(p) ? long_sequences::full : long_sequences::causal);
   }
   /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the
   /// last section has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with
