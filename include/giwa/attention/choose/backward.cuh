@@ -116,10 +116,10 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
     if (!wants<Of>(p)) return {};
     attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m);
     if (schedule.work_tiles == 0) return {};
-    const bool halves_tiles = Op::types::has_halved_tiles && 2 * schedule.work_tiles <= gpu.multiprocessors;
-    if (halves_tiles) schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m / 2);
+    const bool narrow = Op::types::has_narrow_tiles && 2 * schedule.work_tiles <= gpu.multiprocessors;
+    if (narrow) schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m / 2);
     const int n = launched++;
-    return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0, halves_tiles);
+    return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0, narrow);
   }
   template <gradient Of, class List>
   static status make_gradient(first_candidate<List>& kernel, const params& p, const gpu_traits& gpu, int&) {

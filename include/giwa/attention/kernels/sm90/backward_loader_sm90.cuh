@@ -118,8 +118,8 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
   GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n, int c,
                                  const Tiles& tiles) const {
     const int first = work.first + 64 * c;
-    if constexpr (Types::has_halved_tiles)
-      if (p.halves_tiles && c > 0) return tile_keep::none;
+    if constexpr (Types::has_narrow_tiles)
+      if (p.narrow && c > 0) return tile_keep::none;
     tile_keep keep;
     if constexpr (by_groups)
       keep = list.with_end(tiles.keep(c), n);

@@ -75,8 +75,8 @@ class sm90_backward_scheduler {
         return first < end;
       } else {
         int keys = Types::block_m;
-        if constexpr (Types::has_halved_tiles)
-          if (p.halves_tiles) keys = 64;
+        if constexpr (Types::has_narrow_tiles)
+          if (p.narrow) keys = 64;
         for (int64 n = tiles - 1 - at.tile; n * keys < rows; n += tiles) {
           const int first = static_cast<int>(n) * keys;
           put_item(at.batch, reader, head, share, first,

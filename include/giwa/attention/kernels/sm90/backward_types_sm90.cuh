@@ -90,7 +90,7 @@ struct sm90_backward_types {
   // Whether TMA stores them, from tiles of shared memory: 64 1.01 times as fast, 128 0.99 (H200, 2026-11-29).
   static constexpr bool stages_keys = by_halves && stores_slabs;
   // Whether work tiles may have 64 keys, which one consumer takes: where there are few of them. The bits are those of 128.
-  static constexpr bool has_halved_tiles = Of == gradient::of_k_and_v && !is_split && !by_gradient;
+  static constexpr bool has_narrow_tiles = Of == gradient::of_k_and_v && !is_split && !by_gradient;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;
@@ -282,7 +282,7 @@ struct sm90_backward_types {
     bool stores_by_tma;
     stdlib::conditional_t<adds_dq, last_work_tiles, nothing> last;
     [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_maps, no_bias> bias{};
-    [[no_unique_address]] stdlib::conditional_t<has_halved_tiles, bool, no_bias> halves_tiles{};
+    [[no_unique_address]] stdlib::conditional_t<has_narrow_tiles, bool, no_bias> narrow{};
   };
 
   /// Where row `row` of the head is in a tensor of keys or of queries.
