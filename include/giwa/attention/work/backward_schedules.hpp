@@ -96,7 +96,8 @@ struct backward_schedules {
   template <class Params>
   static bool prefers_long(const Params& p) {
     const auto& in = p.views.in;
-    return !in.is_ragged() && in.q.extent(1) >= (keeps_all(p) ? long_sequences::full : long_sequences::causal);
+    return !in.is_ragged() &&
+           long_sequences::suits(in.q.extent(1), keeps_all(p) ? long_sequences::full : long_sequences::causal);
   }
   /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the
   /// last section has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with

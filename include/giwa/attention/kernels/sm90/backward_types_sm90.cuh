@@ -87,8 +87,9 @@ struct sm90_backward_types {
   // Whether dk and dv are stored by slabs of 64 columns, in the memory for dS. Not of 56 columns, which are 64 in registers.
   static constexpr bool stores_slabs =
       adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && !reads_bias;
-  // Whether TMA stores them, from tiles of shared memory: 64 1.01 times as fast, 128 0.99 (H200, 2026-11-29).
-  static constexpr bool stages_keys = by_halves && stores_slabs;
+  // Whether TMA stores them, from tiles of shared memory: 64 1.01 times as fast, 128 0.99, long sequences 1.05 (H200, 2026-11-29); of
+  // long sequences one after the other by the memory of b.
+  static constexpr bool stages_keys = (by_halves || is_long) && stores_slabs, keeps_b = is_long && stages_keys;
   // Whether work tiles may have 64 keys, which one consumer takes: where there are few of them. The bits are those of 128.
   static constexpr bool has_narrow_tiles = Of == gradient::of_k_and_v && !is_split && !by_gradient;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
@@ -250,7 +251,7 @@ struct sm90_backward_types {
     x_tile x[stages_x];
     y_tile y[stages_y];
     stdlib::conditional_t<adds_dq, parts_of_dq, stdlib::conditional_t<stores_tiles, rows_of_dq, nothing>> dq;
-    stdlib::conditional_t<stages_keys, rows_of_keys, nothing> of_keys;
+    stdlib::conditional_t<stages_keys && !keeps_b, rows_of_keys, nothing> of_keys;
     stdlib::conditional_t<by_gradient, weights_between, nothing> weights;
     stdlib::conditional_t<adds_dq, dq_place, nothing> dq_places[places];  // a ring
     moving_terms terms[stages_x];
