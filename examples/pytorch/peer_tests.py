@@ -7,6 +7,7 @@
     python3 peer_tests.py sdpa CHECKOUT [...]                                                                # github.com/pytorch/pytorch
     python3 peer_tests.py flashinfer CHECKOUT [...]                                                          # github.com/flashinfer-ai/flashinfer
     python3 peer_tests.py transformer_engine CHECKOUT [...]                                                  # github.com/NVIDIA/TransformerEngine
+    python3 peer_tests.py xformers CHECKOUT [...]                                                            # github.com/facebookresearch/xformers
 
 CHECKOUT is a copy of that repository, which this script only reads. flash_attn: tests/test_flash_attn.py imports giwa_torch's functions
 as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. flash_attn_3: the same
@@ -16,8 +17,8 @@ FLASH_ATTENTION_DISABLE_BACKWARD=TRUE leaves out gradients. sdpa: each test of t
 torch.nn.functional.scaled_dot_product_attention, and if it passes, again with giwa_torch's in the place of PyTorch's fused kernels: calls
 for which a test allows only PyTorch's unfused attention, its reference, keep that. Without a GPU its tests of the CPU run. It needs pytest
 and expecttest. flashinfer: tests of decode, prefill, sliding windows and caps in tests/attention, with the module peer_flashinfer in the
-place of FlashInfer's package, which is not needed. transformer_engine: the problems of its tests of attention with their gradients,
-against PyTorch in float32, in peer_transformer_engine.
+place of FlashInfer's package, which is not needed. transformer_engine and xformers: the problems of their tests of attention with
+gradients, against PyTorch in float32, in peer_problems.
 
 Tests of dropout in flash_attn have the probability that giwa rounds theirs to, a multiple of 1/256, because they compare with weights
 scaled by it: for 0.17 that is 0.171875.
@@ -302,9 +303,9 @@ def work(chosen, arguments, worker, pipe):
         path, sides = chosen.checkout / "tests" / "attention", {"giwa": peer_flashinfer.singles_of}
         paths = [path / name for name in peer_flashinfer.FILES]
         arguments = ["--noconftest", "--rootdir", str(chosen.checkout), *arguments]
-    elif chosen.suite == "transformer_engine":
+    elif chosen.suite in ("transformer_engine", "xformers"):
         os.environ["GIWA_PEER_CHECKOUT"] = str(chosen.checkout)
-        path, sides = Path(__file__).resolve().parent / "peer_transformer_engine.py", {"giwa": lambda item: contextlib.nullcontext()}
+        path, sides = Path(__file__).resolve().parent / "peer_problems.py", {"giwa": lambda item: contextlib.nullcontext()}
     else:
         os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda" if torch.cuda.is_available() else "cpu")
         path, sides = chosen.checkout / "test" / "test_transformers.py", sides_of_sdpa()
@@ -402,7 +403,7 @@ def tell(found):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("suite", choices=("flash_attn", "flash_attn_3", "sdpa", "flashinfer", "transformer_engine"))
+    parser.add_argument("suite", choices=("flash_attn", "flash_attn_3", "sdpa", "flashinfer", "transformer_engine", "xformers"))
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--each", type=int)
     parser.add_argument("--only", nargs="+", default=(), metavar="PARAMETER=VALUES")
