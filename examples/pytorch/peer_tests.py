@@ -66,7 +66,7 @@ class Outcomes:
         self.only = [x.split("=", 1) for x in chosen.only]
         self.functions = sorted(set(re.findall(r"def (test_\w+)", source)), key=len, reverse=True)
         self.of, self.reasons, self.texts = {}, {}, {}  # by (side, test)
-        self.again, self.late, self.cases, self.not_compiled = [], 0, {}, 0
+        self.again, self.late, self.cases, self.not_compiled, self.no_memory = [], 0, {}, 0, 0
 
     def function_of(self, item):
         return next((x for x in self.functions if item.name.startswith(x)), item.name)
@@ -86,6 +86,7 @@ class Outcomes:
             for of, wanted in self.only:
                 if names == of:
                     values = [x for x in values if str(x) in wanted.split(",")]
+                    keywords.pop("ids", None)  # of all values
             values = [round(x * 256) / 256 for x in values] if names == "dropout_p" else list(values)
             self.cases[name] *= len(values)
             parametrize(names, values, *arguments, **keywords)
@@ -145,6 +146,13 @@ class Outcomes:
             return
         if isinstance(error, (ImportError, AttributeError)) and "flash_attn" in str(error):
             refused, error = True, f"giwa_torch: {str(error).split(' (')[0]}"  # a private one
+        if "No module named 'flashinfer'" in str(error):
+            refused, error = True, "giwa_torch: another process with FlashInfer's package"
+        if isinstance(error, torch.cuda.OutOfMemoryError):  # the workers share the GPU
+            self.no_memory += 1
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, "no memory")
+            return
         if refused:
             report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(error))
             self.reasons[name] = str(error).splitlines()[0]
@@ -314,7 +322,7 @@ def work(chosen, arguments, worker, pipe):
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         pytest.main([*map(str, paths), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
-    pipe.send(("done", outcomes.late, outcomes.not_compiled, outcomes.cases, said.getvalue()[-2000:]))
+    pipe.send(("done", outcomes.late + outcomes.no_memory, outcomes.not_compiled, outcomes.cases, said.getvalue()[-2000:]))
 
 
 class Found:
@@ -385,7 +393,7 @@ def tell(found):
                           for outcome in ("skipped", "passed on"))
     print(f"{counts['passed']} passed, {counts['passed on']} passed with calls that went to PyTorch, {counts['failed']} failed, "
           f"{counts['skipped']} skipped: {sum(refused.values())} refused by giwa_torch, {counts['skipped'] - sum(refused.values())} by the "
-          f"tests; {counts['expected an error']} expect an error or a time of a kernel of PyTorch; {found.late} not run in time, "
+          f"tests; {counts['expected an error']} expect an error or a time of a kernel of PyTorch; {found.late} not run in time or memory, "
           f"{found.not_compiled} without compiled kernels")
     names = collections.Counter(re.sub(r"\[.*", "", name.split("::")[-1]) if "[" in name else "" for name, x in ours.items() if x == "passed")
     print("   passed by function: " + ", ".join(f"{name} {count} of {found.cases.get(name, '?')}" for name, count in names.most_common() if name))
