@@ -3,7 +3,7 @@
 
 Those tests need their libraries, so only their tables are read: each ModelConfig of TransformerEngine's
 tests/pytorch/attention/test_attention.py, or each shape of xFormers' tests/test_mem_eff_attention.py with one of its biases, is a forward
-call and its gradients, compared with PyTorch in float32. GIWA_PEER_CHECKOUT is the checkout.
+call and its gradients, compared with PyTorch in float32, beside those of PyTorch's unfused attention in the same type. GIWA_PEER_CHECKOUT is the checkout.
 """
 import ast
 import math
@@ -124,8 +124,8 @@ class Problem:
         return giwa_torch.attention(self.q, self.k, self.v, causal=self.causal, window=self.window, top_left=self.top_left, bias=self.bias,
                                     alibi_slopes=self.slopes, sinks=self.sinks, q_lengths=self.q_lengths, k_lengths=self.k_lengths)
 
-    def exact(self):
-        q, k, v = (x.float().transpose(1, 2) for x in (self.q, self.k, self.v))
+    def unfused(self, dtype):
+        q, k, v = (x.to(dtype).transpose(1, 2) for x in (self.q, self.k, self.v))
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
         (b, _, sq, sk), device = scores.shape, q.device
@@ -138,12 +138,12 @@ class Problem:
         keep = keep & (ahead >= -self.window[0]) if self.window[0] >= 0 else keep
         keep = keep & (ahead <= self.window[1]) if self.window[1] >= 0 and not self.causal else keep
         if self.bias is not None:
-            scores = scores + self.bias.float()
+            scores = scores + self.bias.to(dtype)
         if self.slopes is not None:
-            scores = scores - self.slopes[:, None, None] * ahead.abs()[:, None]
+            scores = scores - (self.slopes[:, None, None] * ahead.abs()[:, None]).to(dtype)
         scores = scores.masked_fill(~keep[:, None], -math.inf)
         if self.sinks is not None:
-            scores = torch.cat([scores, self.sinks[:, None, None].expand(b, -1, sq, 1)], -1)
+            scores = torch.cat([scores, self.sinks[:, None, None].expand(b, -1, sq, 1).to(dtype)], -1)
         weights = torch.softmax(scores.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0), -1)
         weights = weights[..., :sk].masked_fill(~keep[:, None], 0)
         self.seen = torch.arange(sq, device=device)[None, :, None, None] < rows[:, None, None, None]
@@ -160,9 +160,12 @@ class Problem:
 def test_config(config, dtype, request):
     problem = Problem(config, request.node.name, dtype)
     o = problem.ours()
-    exact = problem.exact()
+    exact, plain = problem.unfused(torch.float32), problem.unfused(dtype)
     found = {"o": o * problem.seen, **problem.gradients_of(o)}
-    expected = {"o": exact * problem.seen, **problem.gradients_of(exact)}
+    expected, of_plain = ({"o": o * problem.seen, **problem.gradients_of(o)} for o in (exact, plain))
     for name, x in found.items():
-        error, size = (x.float() - expected[name].float()).abs().max().item(), expected[name].abs().max().item()
-        assert error <= (0.02 if dtype == torch.bfloat16 else 0.004) * size, f"{name}: {error} of {size}"
+        error, by_plain = ((y.float() - expected[name].float()).abs().max().item() for y in (x, of_plain[name]))
+        size = expected[name].abs().max().item()
+        # Where a query sees few keys, gradients are small differences of what is rounded, and exactly 0 for one key.
+        allowed = max((0.02 if dtype == torch.bfloat16 else 0.004) * size, 2 * by_plain, 1e-5)
+        assert error <= allowed, f"{name}: {error} of {size}, in {dtype} without fusion {by_plain}"
