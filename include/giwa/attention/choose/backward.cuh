@@ -116,7 +116,7 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
     if (!wants<Of>(p)) return {};
     attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m);
     if (schedule.work_tiles == 0) return {};
-    const bool narrow = Op::types::has_narrow_tiles && 2 * schedule.work_tiles <= gpu.multiprocessors;
+    const bool narrow = Op::policy::narrows && 2 * schedule.work_tiles <= gpu.multiprocessors;
     if (narrow) schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m / 2);
     const int n = launched++;
     return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0, narrow);

@@ -69,7 +69,7 @@ struct prepared_backward_sm90 : prepared_kernel<Op> {
     typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, {}, {}, false, {}};
     if (const status state = encode_maps(p); !state.ok()) return state;
     p.work_tiles = static_cast<int>(schedule.work_tiles);
-    if constexpr (types::has_narrow_tiles) p.narrow = narrow;
+    if constexpr (types::policy::narrows) p.narrow = narrow;
     if constexpr (types::adds_dq) {
       const int64 tiles = ceil_div(call.views.in.q.extent(1), int64{types::columns});
       p.last = backward_schedules::divided_tiles(call, p.work_tiles, static_cast<int>(gpu.multiprocessors), tiles);

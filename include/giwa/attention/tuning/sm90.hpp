@@ -195,6 +195,9 @@ struct sm90_backward_policy {
   // for sums of 256 columns.
   static constexpr bool by_gradient =
       sums_x && sums_y && !adds_dq && round_up(HeadSize, 16) + round_up(HeadSizeV, 16) > 256;
+  // Whether work tiles may have 64 keys, which one consumer takes, with the same bits: where there are few of them. 128, causal, 1 x
+  // 32(8) heads, 512 and 1024 tokens: 1.18 and 1.22 times as fast (H200, 2026-11-29).
+  static constexpr bool narrows = Of == gradient::of_k_and_v && !by_gradient;
   static constexpr int consumers = 2, groups = by_gradient ? 1 : consumers, block_m = 64 * groups;
   static constexpr int columns = is_long                           ? dq_parts::long_rows
                                  : widest <= 64                    ? (rows_are_keys ? 128 : 160)

@@ -45,6 +45,21 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     return true;
   }
 
+  /// A tile that only the other consumer sees, where dq is added: its dS is 0. In the same turns as a tile that is seen.
+  GIWA_DEVICE action add_unseen_tile() {
+    this->agree_on_turns();
+    s.y_full[y.stage()].wait(y.phase());
+    acquire_turn();
+    release_turn();
+    dq.begin_tile(block, s, index, y.turn);
+    bad_keys.find(block, dq.is_first(), s.a[index]);
+    typename sm90_backward_steps<Types>::scores_tile no_scores;
+    bad_keys.replace(block, dq.is_first(), s.a[index], no_scores);
+    constexpr uint32 zero[sm90_backward_steps<Types>::words] = {};
+    dq.write_gradients(s, index, this->thread, y.turn, zero);
+    acquire_turn();
+    return this->end_tile();
+  }
   /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none between those of
   /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one, or for each of them.
   template <bool Masked>

@@ -129,9 +129,6 @@ class sm90_item_consumer {
       stage_gradient(block, rank_in_warpgroup(), sum_x, p.call.call.scale, s.of_keys.dk[index]);
     }
   }
-  GIWA_DEVICE giwa::index<4> keys_at(const work_item& work) const {
-    return Types::origin(work.head.get(), true, work.first + 64 * index);
-  }
   /// By the memory of the values, which all warps have used when dS of the last tile is there.
   template <class Sums>
   GIWA_DEVICE void store_by_b(const work_item& work, Sums& sums, float factor, const tensor_map& map) {
@@ -139,11 +136,12 @@ class sm90_item_consumer {
     stage_gradient(block, rank_in_warpgroup(), sums, factor, staged);
     arch::fence_async_proxy();
     block.sync_warp();
-    if (block.lane() == 0) start_store(rank_in_warpgroup(), staged, map, keys_at(work));
+    if (block.lane() == 0)
+      start_store(rank_in_warpgroup(), staged, map, Types::origin(work.head.get(), true, work.first + 64 * index));
   }
   GIWA_DEVICE void end_stores(const work_item& work) {
     if (block.lane() != 0) return;
-    const auto at = keys_at(work);
+    const auto at = Types::origin(work.head.get(), true, work.first + 64 * index);
     start_store(rank_in_warpgroup(), s.of_keys.dv[index], p.dv, at);
     start_store(rank_in_warpgroup(), s.of_keys.dk[index], p.dk, at);
   }
@@ -164,21 +162,6 @@ class sm90_item_consumer {
   GIWA_DEVICE action await_next() const {
     s.x_full[x.stage()].wait(x.phase());
     return s.notes[x.stage()].of[index];
-  }
-  /// A tile that only the other consumer sees, where dq is added: its dS is 0. In the same turns as a tile that is seen.
-  GIWA_DEVICE action add_unseen_tile() {
-    agree_on_turns();
-    s.y_full[y.stage()].wait(y.phase());
-    acquire_turn();
-    release_turn();
-    dq.begin_tile(block, s, index, y.turn);
-    bad_keys.find(block, dq.is_first(), s.a[index]);
-    typename sm90_backward_steps<Types>::scores_tile no_scores;
-    bad_keys.replace(block, dq.is_first(), s.a[index], no_scores);
-    constexpr uint32 zero[sm90_backward_steps<Types>::words] = {};
-    dq.write_gradients(s, index, thread, y.turn, zero);
-    acquire_turn();
-    return end_tile();
   }
   /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
   /// wait for their next tiles during its own.

@@ -118,7 +118,7 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
   GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n, int c,
                                  const Tiles& tiles) const {
     const int first = work.first + 64 * c;
-    if constexpr (Types::has_narrow_tiles)
+    if constexpr (Types::policy::narrows)
       if (p.narrow && c > 0) return tile_keep::none;
     tile_keep keep;
     if constexpr (by_groups)

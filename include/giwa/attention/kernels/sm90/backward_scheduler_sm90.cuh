@@ -75,7 +75,7 @@ class sm90_backward_scheduler {
         return first < end;
       } else {
         int keys = Types::block_m;
-        if constexpr (Types::has_narrow_tiles)
+        if constexpr (Types::policy::narrows)
           if (p.narrow) keys = 64;
         for (int64 n = tiles - 1 - at.tile; n * keys < rows; n += tiles) {
           const int first = static_cast<int>(n) * keys;

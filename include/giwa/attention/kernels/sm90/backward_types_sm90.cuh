@@ -87,11 +87,8 @@ struct sm90_backward_types {
   // Whether dk and dv are stored by slabs of 64 columns, in the memory for dS. Not of 56 columns, which are 64 in registers.
   static constexpr bool stores_slabs =
       adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && !reads_bias;
-  // Whether TMA stores them, from tiles of shared memory: 64 1.01 times as fast, 128 0.99, long sequences 1.05 (H200, 2026-11-29); of
-  // long sequences one after the other by the memory of b.
+  // Whether TMA stores them: 64 1.01 times as fast, 128 0.99, long sequences, by the memory of b, 1.05 (H200, 2026-11-29).
   static constexpr bool stages_keys = (by_halves || is_long) && stores_slabs, keeps_b = is_long && stages_keys;
-  // Whether work tiles may have 64 keys, which one consumer takes: where there are few of them. The bits are those of 128.
-  static constexpr bool has_narrow_tiles = Of == gradient::of_k_and_v && !is_split && !by_gradient;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;
@@ -274,16 +271,15 @@ struct sm90_backward_types {
   struct params {
     call_params call;
     attention_schedule schedule;
-    int work_tiles;         // of this launch
-    int* counter;           // of work tiles claimed after each block's first
-    bool waits_first;       // for the kernel before it; else only before its end
-    tensor_map a, b, x, y;  // (sequence, head, row, head size)
-    tensor_map dq;
+    int work_tiles;             // of this launch
+    int* counter;               // of work tiles claimed after each block's first
+    bool waits_first;           // for the kernel before it; else only before its end
+    tensor_map a, b, x, y, dq;  // (sequence, head, row, head size)
     stdlib::conditional_t<stages_keys, tensor_map, nothing> dk, dv;
     bool stores_by_tma;
     stdlib::conditional_t<adds_dq, last_work_tiles, nothing> last;
     [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_maps, no_bias> bias{};
-    [[no_unique_address]] stdlib::conditional_t<has_narrow_tiles, bool, no_bias> narrow{};
+    [[no_unique_address]] stdlib::conditional_t<policy::narrows, bool, no_bias> narrow{};
   };
 
   /// Where row `row` of the head is in a tensor of keys or of queries.
