@@ -140,6 +140,11 @@ class append_data {
     }
     if (c.lengths) a.cache.lengths = p.lengths;
     if (c.scales >= 0) a.cache.scales = {scale_view(p.k_scales), scale_view(p.v_scales)};
+    const giwa::index<3> sizes{elements(), page_rows(), c.kv_heads};
+    if (c.finds_scales) a.k_scales = {p.k_scales, sizes};
+    if (c.finds_scales && c.size_v > 0) a.v_scales = {p.v_scales, sizes};
+    if (c.k_mean) a.k_mean = {p.k_mean, {c.kv_heads, c.size}};
+    a.hadamard = c.hadamard;
     a.is_packed = c.packed;
     if (c.packed) a.packed = {p.row_offsets, sequences(), 0};
     if (c.slots)
@@ -170,11 +175,8 @@ class append_data {
     const auto a = views(p);
     return with_rotary(p, [&](const auto& rotary) {
       giwa::append_options<T> options{.positions = a.positions, .slots = a.slots};
-      const giwa::index<3> sizes{elements(), page_rows(), c.kv_heads};
-      if (c.finds_scales) options.k_scales = {p.k_scales, sizes};
-      if (c.k_mean) options.k_mean = {p.k_mean, {c.kv_heads, c.size}};
-      options.hadamard = c.hadamard;
-      if (c.finds_scales && c.size_v > 0) options.v_scales = {p.v_scales, sizes};
+      options.k_scales = a.k_scales, options.v_scales = a.v_scales, options.k_mean = a.k_mean;
+      options.hadamard = a.hadamard;
       if (!c.packed) {
         if (c.heads > 0) options.q = a.q, options.q_to = a.q_to;
         return giwa::append_to_cache(where, a.cache, a.k, a.v, rotary, options);
