@@ -17,7 +17,9 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_simt : candidate {
   using op = cached_simt_op<T, Element, O, HeadSize, HeadSizeV, Mask, Score>;
   using prepared = prepared_kernel<op>;
-  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || may_lack_shared_memory, asks_gpu = false;
+  static constexpr bool compiled =
+                            !element_traits<T>::on_tensor_cores || may_lack_shared_memory || row_format<Element>,
+                        asks_gpu = false;
 
   template <class Call>
   static status make(void* to, const Call& call, const gpu_traits&) {
@@ -45,7 +47,7 @@ struct cached_few_rows : candidate {
     optional_kernel<prepared_kernel<merge_many_op>> merge_many;
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge, merge_many); }
   };
-  static constexpr bool compiled = element_traits<T>::on_tensor_cores;
+  static constexpr bool compiled = element_traits<T>::on_tensor_cores && !row_format<Element>;
   static constexpr int64 bytes =
       few_rows_bytes(HeadSize, HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes);
 
@@ -108,7 +110,7 @@ struct cached_few_rows : candidate {
     if (rows_begin_at_16_bytes(cache.k) && rows_begin_at_16_bytes(cache.v)) p.copies = key_copies::chunks;
     if (p.splits.call.views.is_paged())
       p.box_rows = common_power_of_two(static_cast<int>(cache.k.extent(1)), 0, types::leaf_keys);
-    if (!gpu.wgmma || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
+    if (call_params::selects || !gpu.wgmma || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
       return {};
     const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
     if (!encoder.ok()) return encoder.state;
@@ -140,7 +142,7 @@ struct cached_many_rows : candidate {
     status launch(cudaStream_t s) const { return launch_all(s, many, few); }
   };
   static constexpr bool compiled = has_sm90 && stdlib::same_as<T, Element> && element_traits<T>::on_tensor_cores &&
-                                   stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV);
+                                   stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV) && !call_params::selects;
 
   static status suits(const call_params& call) {
     if (!may_have_many_rows(call.views.problem())) return fits_another_tile;

@@ -15,31 +15,35 @@ namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 template <class Types>
 status choose_latent_copies(typename Types::params& p) {
   const auto& views = p.splits.call.views;
-  const auto k = heads_first(views.cache.k);
   if (rows_begin_at_16_bytes(views.cache.k)) p.copies = key_copies::chunks;
-  if (views.is_paged())
-    p.box_rows = common_power_of_two(static_cast<int>(views.cache.k.extent(1)), 0, Types::leaf_keys);
-  if (p.box_rows < 16 || !check_tensor_map(k, "k").ok()) return {};
-  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
-  if (!encoder.ok()) return encoder.state;
-  const auto map = make_tile_map<typename Types::k_tile>(k, "k", encoder.value, p.box_rows, l2_promotion::bytes_128);
-  p.k = map.value, p.copies = key_copies::boxes;
-  p.issuers_log2 = p.box_rows < Types::leaf_keys ? 2 : 0;
-  return map.state;
+  if constexpr (Types::has_boxes) {
+    const auto k = heads_first(views.cache.k);
+    if (views.is_paged())
+      p.box_rows = common_power_of_two(static_cast<int>(views.cache.k.extent(1)), 0, Types::leaf_keys);
+    if (p.box_rows < 16 || !check_tensor_map(k, "k").ok()) return {};
+    const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
+    if (!encoder.ok()) return encoder.state;
+    const auto map = make_tile_map<typename Types::k_tile>(k, "k", encoder.value, p.box_rows, l2_promotion::bytes_128);
+    p.k = map.value, p.copies = key_copies::boxes;
+    p.issuers_log2 = p.box_rows < Types::leaf_keys ? 2 : 0;
+    return map.state;
+  }
+  return {};
 }
 
 /// The Hopper kernel for few rows whose values are the first columns of their keys. Sequences with more rows have several tiles.
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
 struct cached_latent : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
-  using op = latent_op<T, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
+  using op = latent_op<T, Element, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
   using merge_op = merge_partials_op<latent_partials<call_params>>;
   struct prepared {
     optional_kernel<prepared_kernel<op>> attention;
     optional_kernel<prepared_kernel<merge_op>> merge;
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
   };
-  static constexpr bool compiled = has_sm90 && stdlib::same_as<T, Element> && element_traits<T>::on_tensor_cores &&
+  static constexpr bool compiled = has_sm90 && (stdlib::same_as<T, Element> || row_format<Element>)&&element_traits<
+                                                  T>::on_tensor_cores &&
                                    may_be_latent(HeadSize, HeadSizeV);
 
   static status suits(const call_params& call) {
@@ -85,7 +89,7 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_latent_wide : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   using op =
-      latent_wide_op<T, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_wide_rows, 2>, Mask, Score>;
+      latent_wide_op<T, Element, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_wide_rows, 2>, Mask, Score>;
   using types = typename op::types;
   using wide_call = typename types::call_params;
   using partials = latent_partials<wide_call>;

@@ -54,6 +54,8 @@ status check_pointers(const cached_params<T, Element, O, Mask, Score>& call) {
                     fails(a.packed.offsets, "q_offsets") || fails(a.cache.scales.k, "scales") ||
                     fails(a.cache.scales.v, "scales") || fails(a.cache.lengths, "lengths") ||
                     fails(a.cache.pages.indices, "pages") || fails(a.cache.pages.offsets, "pages"));
+  if constexpr (selects_keys<Mask>)
+    static_cast<void>(fails(call.mask.indices, "indices") || fails(call.mask.counts, "counts"));
   if constexpr (rotates_queries<Score>) {
     const auto tables = tables_of(call.score.rotary);
     static_cast<void>(fails(call.score.positions.narrow(), "positions") ||

@@ -213,25 +213,54 @@ GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, i
   return check_sequences_of_cache(p, Rank == 3, batch);
 }
 
+/// Whether the keys of a query do not belong to its sequence.
+template <class Mask>
+GIWA_HOST_DEVICE constexpr bool selects_pool_rows(const Mask& mask) {
+  if constexpr (selects_keys<Mask>) return mask.names == key_numbers::pool_rows;
+  return false;
+}
+
 /// Tensors of rank 3 are packed.
-template <int Rank, class T, class Element, class O>
-GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a) {
-  if (Rank == 4 || a.is_packed()) return {};
+template <int Rank, class T, class Element, class O, class Mask>
+GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a, const Mask& mask) {
+  if (Rank == 4 || a.is_packed() || selects_pool_rows(mask)) return {};
   return status::invalid("q_offsets", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
 }
 
-/// Sizes of the tensors, of the cache and of packed queries.
+/// Rows of a format of their own.
+template <class Element>
+GIWA_HOST_DEVICE constexpr status check_row_format(const tensor_view<Element, 4>& k) {
+  using rows = stdlib::remove_const_t<Element>;
+  if constexpr (row_format<rows>) {
+    if (k.extent(3) != rows::row_bytes)
+      return status::invalid("k", "the last dimension must be the bytes of a row", bound::exactly, rows::row_bytes,
+                             k.extent(3));
+    for (int d = 0; d < 3; ++d)
+      if (k.extent(d) > 1 && k.stride(d) % 16 != 0)
+        return status::invalid("k", "rows of bytes must begin at multiples of 16 bytes: so must a stride", bound::none,
+                               0, k.stride(d));
+  }
+  return {};
+}
+/// Their address.
+template <class Element>
+GIWA_HOST_DEVICE status check_row_address(const tensor_view<Element, 4>& k) {
+  if (!row_format<stdlib::remove_const_t<Element>> || reinterpret_cast<uint64>(k.data()) % 16 == 0) return {};
+  return status::invalid("k", "rows of bytes must begin at multiples of 16 bytes");
+}
+
+/// Sizes of the tensors, of the cache and of packed queries. `of_pool`: selects_pool_rows().
 template <class T, class Element, class O>
 GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>& a, int64 head_size,
-                                               int64 head_size_v) {
+                                               int64 head_size_v, bool of_pool) {
   first_failure broken;
   const kv_cache<const Element>& c = a.cache;
   if (const status counted = check_count(a.packed, a.q.extent(1)); !counted.ok()) return counted;
-  if (broken(check_page_table(c)) ||
-      broken(check_tensors(a.q, c.k, c.v, a.o, head_size, head_size_v, !a.is_packed() && !a.is_paged())))
+  if (broken(check_page_table(c)) || broken(check_row_format(c.k)) ||
+      broken(check_tensors(a.q, c.k, c.v, a.o, head_size, head_size_v, !a.is_packed() && !a.is_paged() && !of_pool)))
     return broken.state;
   const int64 sequences = a.is_paged() ? c.sequences : c.k.extent(0);
-  if (sequences != a.sequence_count())
+  if (sequences != a.sequence_count() && !of_pool)
     return status::invalid(a.is_paged() ? "sequences" : "k", "the cache must have as many sequences as q",
                            bound::exactly, a.sequence_count(), sequences);
   if (broken(check_reach(c)) || broken(check_scales(c))) return broken.state;
@@ -252,19 +281,41 @@ GIWA_HOST_DEVICE constexpr status check_few_queries(const cached_views<T, Elemen
                          most_few_rows, rows);
 }
 
+/// The lists of a selection share no memory with what the call writes.
+template <class T, class Element, class O, class Mask>
+GIWA_HOST_DEVICE status check_selection(const cached_views<T, Element, O>& a, const Mask& mask,
+                                        const cached_options& options) {
+  first_failure broken;
+  if constexpr (selects_keys<Mask>) {
+    const int64 queries = a.q.extent(0) * a.q.extent(1);
+    if (const status s = mask.check({1, 1, queries, mask.most}); !s.ok()) return s;
+    const tensor_view<const int, 2> lists(mask.indices, {queries, mask.most}, {mask.stride, 1});
+    if (const status s = lists.check("indices"); !s.ok()) return s;
+    const auto shares = [&](const auto& written, const char* message) {
+      return broken(check_apart(lists, written, "indices", message)) ||
+             broken(check_apart(view_of(mask.counts, queries), written, "counts", message));
+    };
+    static_cast<void>(shares(a.o, "must not overlap o, which the call writes") ||
+                      shares(options.lse, "must not overlap lse, which the call writes") ||
+                      shares(options.workspace, "must not overlap the workspace"));
+  }
+  return broken.state;
+}
+
 /// The first rule that an attention_cached call breaks. Whether the device can use the pointers is checked elsewhere.
 template <class T, class Element, class O, class Mask, class Score>
 GIWA_HOST_DEVICE status check_cached(const cached_views<T, Element, O>& a, const Mask& mask, const Score& score,
                                      const cached_options& options, int64 head_size, int64 head_size_v) {
   first_failure broken;
-  if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_shared_values(a.cache)) ||
+  if (broken(check_shapes(a, head_size, head_size_v, selects_pool_rows(mask))) ||
+      broken(check_row_address(a.cache.k)) || broken(check_shared_values(a.cache)) ||
       broken(check_latent_values(a.cache)) || broken(check_written(a.o, "o")) || broken(check_scale(options.scale)) ||
       broken(check_sinks_view(options.sinks, a.q.extent(2))) || broken(check_lse_view(options.lse, a.q, a.o)) ||
       broken(check_workspace(options, a.o)) || broken(check_rotated_queries(score, a.q)) ||
       broken(check_apart_from_inputs(a, score, options, a.o, "must not overlap o, which the call writes")) ||
       broken(check_apart_from_inputs(a, score, options, options.lse, "must not overlap lse, which the call writes")) ||
       broken(check_apart_from_inputs(a, score, options, options.workspace, "must not overlap the workspace")) ||
-      broken(check_prior(a, options)))
+      broken(check_prior(a, options)) || broken(check_selection(a, mask, options)))
     return broken.state;
   const int64 queries = a.q.extent(1), keys = a.capacity(), packed = -1;
   if (broken(check_both(mask, score,

@@ -55,6 +55,18 @@ struct cached_views {
   }
 };
 
+/// The cache with its values, which rows of a format contain.
+template <class Element>
+GIWA_HOST_DEVICE constexpr kv_cache<Element> with_values(kv_cache<Element> cache) {
+  using rows = stdlib::remove_const_t<Element>;
+  if constexpr (row_format<rows>) {
+    auto extents = cache.k.extents();
+    if (extents[3] == rows::row_bytes) extents[3] = rows::rest_at;
+    cache.v = {cache.k.data(), extents, cache.k.strides()};
+  }
+  return cache;
+}
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

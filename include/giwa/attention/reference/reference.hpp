@@ -211,12 +211,21 @@ status attention_cached_reference(host_t, const kv_cache<Element>& cache, const 
   using views = detail::cached_views<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O>;
   const detail::last_arguments last(mask, score, options);
   const sequences& packed = last.options().sequences;
-  const views a{detail::in_four_dimensions(q), detail::in_four_dimensions(o), cache, detail::packed_queries_of(packed)};
-  status s = last.check();
-  if (s.ok()) s = detail::check_sequences_of_cache<Rank>(packed, q.extent(0));
-  if (s.ok()) s = detail::check_rank<Rank>(a);
-  if (!s.ok()) return s;
-  return detail::with_cached_reference(a, last.mask(), last.score(), last.options(), detail::host_reference{});
+  views a{detail::in_four_dimensions(q), detail::in_four_dimensions(o), detail::with_values(cache),
+          detail::packed_queries_of(packed)};
+  const auto run = [&](const auto& own_mask) {
+    status s = last.check();
+    if (s.ok()) s = detail::check_sequences_of_cache<Rank>(packed, q.extent(0));
+    if (s.ok()) s = detail::check_rank<Rank>(a, own_mask);
+    if (!s.ok()) return s;
+    return detail::with_cached_reference(a, own_mask, last.score(), last.options(), detail::host_reference{});
+  };
+  if constexpr (stdlib::same_as<Mask, key_selection>) {
+    a.cache = detail::cache_of_selection(a.cache, mask);
+    return run(detail::selection_mask{mask});
+  } else {
+    return run(last.mask());
+  }
 }
 #endif
 

@@ -6,6 +6,7 @@
 #include <giwa/arch/copy_async.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 #include <giwa/tile/tensor_box.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -45,6 +46,10 @@ struct few_rows_copies {
       const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
       source.key[i] = {-1, 0};
       if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
+      if constexpr (Types::call_params::selects) {  // what the previous kernel writes is read here
+        source.key[i] = call.row_of(sequence, first_key + key);
+        continue;
+      }
       source.key[i] = {sequence.batch, first_key + key};
       if (!call.views.is_paged()) continue;
       const int n = static_cast<int>(int64{first_key + key} / call.page_size);
@@ -107,12 +112,28 @@ struct few_rows_copies {
   GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view,
                                     const leaf_source& source, Ring& ring, int stage, uint32 free) {
     ring.empty[stage].wait(free);
-    if (p.copies == key_copies::chunks) {
-      copy_chunks(block, warp, view, source, ring.tile[stage]);
+    if (copy_keys(block, warp, p, view, source, ring.tile[stage]))
       ring.full[stage].arrive_after_copies();
-    } else {
-      copy_elements(block, warp, view, source, ring.tile[stage]);
+    else
       ring.full[stage].arrive();
+  }
+  /// Copies this warp's keys to a tile, and returns whether cp.async does it. Rows of a format become numbers.
+  template <class View, class Tile>
+  GIWA_DEVICE static bool copy_keys(const Block& block, int warp, const params& p, const View& view,
+                                    const leaf_source& source, Tile& to) {
+    if constexpr (row_format<stdlib::remove_reference_t<decltype(*view.data())>>) {
+      static_assert(lane_keys == 1);
+      const cache_row& key = source.key[0];
+      copy_rows_656<warp_keys>(block, key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0),
+                               warp * warp_keys, to);
+      return false;
+    } else {
+      const bool chunks = p.copies == key_copies::chunks;
+      if (chunks)
+        copy_chunks(block, warp, view, source, to);
+      else
+        copy_elements(block, warp, view, source, to);
+      return chunks;
     }
   }
 

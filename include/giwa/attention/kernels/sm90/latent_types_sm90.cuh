@@ -62,15 +62,27 @@ GIWA_DEVICE void copy_packed_rows(int thread, const typename Types::params& p, c
   }
 }
 
-/// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows.
-template <class T, class O, class Policy, class Mask, class Score>
+/// A number of V in the cache, as it is in a tile of T.
+template <class T, class Element>
+GIWA_DEVICE T value_of(const tensor_view<const Element, 4>& v, const cache_row& row, int head, int column) {
+  if constexpr (stdlib::same_as<T, Element>)
+    return v(row.element, row.row, head, column);
+  else
+    return convert<T>{}(number_of_row<float>(&v(row.element, row.row, head, 0), column));
+}
+
+/// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows. Element: T, or
+/// rows that become numbers of T when they are loaded.
+template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct latent_types {
   using policy = Policy;
   using query = T;
   using element = T;
   using operand = T;
   using output = O;
-  using call_params = cached_params<T, T, O, Mask, Score>;
+  using call_params = cached_params<T, Element, O, Mask, Score>;
+  // What a selection leaves out of a tile is zeros there, and TMA does not gather rows.
+  static constexpr bool scrubs = !call_params::selects, has_boxes = scrubs && stdlib::same_as<T, Element>;
   static constexpr bool converts = false, values_are_keys = true;
   static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = latent_leaf_keys;
   using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;

@@ -101,11 +101,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE void load_whole(const leaf_source& source, int stage, uint32 free) const {
     const auto& view = p.splits.call.views.cache.k;
     s.k.empty[stage][0].wait(free), s.k.empty[stage][1].wait(free);
-    const bool chunks = p.copies == key_copies::chunks;
-    if (chunks)
-      copies::copy_chunks(block, warp, view, source, s.k.tile[stage]);
-    else
-      copies::copy_elements(block, warp, view, source, s.k.tile[stage]);
+    const bool chunks = copies::copy_keys(block, warp, p, view, source, s.k.tile[stage]);
     GIWA_UNROLL
     for (int part = 0; part < Types::parts; ++part)
       if (chunks)

@@ -12,9 +12,9 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// A block computes one split (splits.hpp), whose leaves are those of latent_wide_leaf_keys.
-template <class T, class O, class Policy, class Mask, class Score>
+template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct latent_wide_op {
-  using types = latent_wide_types<T, O, Policy, Mask, Score>;
+  using types = latent_wide_types<T, Element, O, Policy, Mask, Score>;
   using params = typename types::params;
   using shared_storage = typename types::shared_storage;
   static constexpr int max_threads = types::max_threads, min_blocks = 1;

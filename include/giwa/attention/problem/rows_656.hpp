@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// Rows of a cache that are a format of their own: 656 bytes of a latent row.
+#ifndef GIWA_ATTENTION_PROBLEM_ROWS_656_HPP
+#define GIWA_ATTENTION_PROBLEM_ROWS_656_HPP
+
+#include <giwa/attention/problem/traits.hpp>
+
+namespace giwa::inline GIWA_ABI {
+
+/// A byte of a latent row of 656 bytes, as FlashMLA's FP8 cache has it: 512 numbers of e4m3, 4 scales of fp32 for 128 of them each,
+/// 64 numbers of bf16. A cache of such rows has k of (sequences or pages, keys, kv heads, 656) and no v: the values are the first 512
+/// numbers. A number of e4m3 stands for its product with its scale, rounded to fp32.
+struct rows_656 {
+  static constexpr int row_bytes = 656;                   ///< of a row
+  static constexpr int codes = 512, group = 128;          ///< numbers of e4m3, and those that share a scale
+  static constexpr int rest = 64;                         ///< numbers of bf16
+  static constexpr int scales_at = 512, rest_at = 528;    ///< bytes of a row before the scales, before the numbers of bf16
+  static constexpr int head_size = 576, head_size_v = 512;  ///< of k and of v
+  unsigned char byte;                                     ///< the byte
+
+  /// Returns number i of a row.
+  GIWA_HOST_DEVICE static float number_at(const rows_656* row, int64 i) {
+    if (i >= codes) return convert<float>{}(read<bf16>(row + rest_at + 2 * (i - codes)));
+    return static_cast<float>(e4m3::from_bits(row[i].byte)) * read<float>(row + scales_at + 4 * (i / group));
+  }
+  /// Returns how many numbers so many bytes of a row have: those of k, or those of v, which end after the scales; -1 for other bytes.
+  GIWA_HOST_DEVICE static constexpr int64 numbers_in(int64 bytes) {
+    return bytes == row_bytes ? head_size : bytes == rest_at ? head_size_v : -1;
+  }
+
+ private:
+  template <class To>
+  GIWA_HOST_DEVICE static To read(const rows_656* from) {
+    To x;
+    __builtin_memcpy(static_cast<void*>(&x), from, sizeof(To));
+    return x;
+  }
+};
+
+namespace detail {
+
+template <>
+struct element_traits<rows_656> {
+  static constexpr int bytes = 1;
+  static constexpr bool on_tensor_cores = false, is_split = false, has_scales = false, reads_v_as_it_lies = true;
+};
+
+}  // namespace detail
+
+}  // namespace giwa::inline GIWA_ABI
+
+#endif
