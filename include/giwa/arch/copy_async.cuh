@@ -46,6 +46,16 @@ GIWA_DEVICE void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]
 #endif
 }
 
+/// Asks the L2 cache for `Bytes` bytes from an address on, both multiples of 16. A hint: nothing waits for it. sm_90 and newer; PTX
+/// ISA, "cp.async.bulk.prefetch".
+template <int Bytes>
+GIWA_DEVICE void prefetch_to_l2([[maybe_unused]] const void* from) {
+  static_assert(Bytes % 16 == 0, "giwa: bulk prefetches have multiples of 16 bytes.");
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "n"(Bytes) : "memory");
+#endif
+}
+
 /// Commits this thread's copies since the last commit as one group, which may be empty.
 GIWA_DEVICE inline void copy_async_commit() {
 #if GIWA_ARCH_CAPABILITY >= 80

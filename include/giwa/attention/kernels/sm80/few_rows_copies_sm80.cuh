@@ -117,6 +117,14 @@ struct few_rows_copies {
     else
       ring.full[stage].arrive();
   }
+  /// Asks the L2 cache for this lane's keys, which are loaded later, if they are rows of a format: those take registers on their way.
+  GIWA_DEVICE static void prefetch_keys(const params& p, const leaf_source& source) {
+    const auto& view = p.splits.call.views.cache.k;
+    using rows = stdlib::remove_reference_t<decltype(*view.data())>;
+    const cache_row& key = source.key[0];
+    if constexpr (row_format<rows>)
+      if (key.element >= 0) arch::prefetch_to_l2<rows::row_bytes>(&view(key.element, key.row, source.head, 0));
+  }
   /// Copies this warp's keys to a tile, and returns whether cp.async does it. Rows of a format become numbers.
   template <class View, class Tile>
   GIWA_DEVICE static bool copy_keys(const Block& block, int warp, const params& p, const View& view,

@@ -161,6 +161,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE leaf_source look_up(bool boxes) const {
     leaf_source source = source_of(leaf, boxes);
     read_pages(source);
+    copies::prefetch_keys(p, source);
     return source;
   }
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {

@@ -8,12 +8,6 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// What one of 8 lanes loads of a row: 16 numbers of each scale, and 8 of bf16.
-struct part_of_row_656 {
-  uint4 codes[4], rest;
-  float scales[4];
-};
-
 /// Writes 16 numbers of e4m3, times their scale, from a column on. `swaps`: the second half first, so that the lanes of a row write to
 /// all banks of shared memory.
 template <class T, class Tile>
@@ -39,36 +33,40 @@ GIWA_DEVICE void store_codes(const uint4& codes, float scale, int row, int colum
   }
 }
 
+/// Reads 16 bytes of a row, zeros without one.
+GIWA_DEVICE inline uint4 read_row_656(const rows_656* row, int first) {
+  return row == nullptr ? uint4{} : *reinterpret_cast<const uint4*>(row + first);
+}
+
 /// A warp loads `Count` rows, of which lane i knows row i, or null for zeros, and writes them to the rows from `first_row` on of a tile
-/// of T. The loads of rows overlap the conversion of those before.
+/// of T. 8 lanes have a row: of each scale 16 numbers a lane, and 8 of bf16. What comes next is loaded where registers are free.
 template <int Count, class Block, class Tile>
 GIWA_DEVICE void copy_rows_656(const Block& block, const rows_656* row_of_lane, int first_row, Tile& to) {
   using T = stdlib::remove_cvref_t<decltype(to(0, 0))>;
-  constexpr int at_once = 4;
-  const int part = block.lane() % 8;
-  const auto load = [&](int first, part_of_row_656& x) {
-    x = {};
-    const auto* const row = reinterpret_cast<const rows_656*>(
-        block.shuffle(reinterpret_cast<uint64>(row_of_lane), first + block.lane() / 8));
-    if (row == nullptr) return;
-    const float4 scales = *reinterpret_cast<const float4*>(row + rows_656::scales_at);
-    x.scales[0] = scales.x, x.scales[1] = scales.y, x.scales[2] = scales.z, x.scales[3] = scales.w;
-    GIWA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      x.codes[i] = *reinterpret_cast<const uint4*>(row + rows_656::group * i + 16 * part);
-    x.rest = *reinterpret_cast<const uint4*>(row + rows_656::rest_at + 16 * part);
+  using rows = rows_656;
+  constexpr int at_once = 4, scales = rows::codes / rows::group;
+  const int part = block.lane() % 8, of_pass = block.lane() / 8;
+  const auto row_at = [&](int first) {
+    return reinterpret_cast<const rows*>(block.shuffle(reinterpret_cast<uint64>(row_of_lane), first + of_pass));
   };
-  part_of_row_656 next;
-  load(0, next);
+  uint4 codes[scales], rest, scale;
+  const rows* from = row_at(0);
+  scale = read_row_656(from, rows::scales_at);
   GIWA_UNROLL
+  for (int i = 0; i < scales; ++i) codes[i] = read_row_656(from, rows::group * i + 16 * part);
+  rest = read_row_656(from, rows::rest_at + 16 * part);
+#pragma unroll 1
   for (int first = 0; first < Count; first += at_once) {
-    const part_of_row_656 x = next;
-    if (first + at_once < Count) load(first + at_once, next);
-    const int row = first_row + first + block.lane() / 8;
+    const bool goes_on = first + at_once < Count;
+    const int row = first_row + first + of_pass;
+    const uint32 bits[scales] = {scale.x, scale.y, scale.z, scale.w};
+    if (goes_on) from = row_at(first + at_once), scale = read_row_656(from, rows::scales_at);
     GIWA_UNROLL
-    for (int i = 0; i < 4; ++i)
-      store_codes<T>(x.codes[i], x.scales[i], row, rows_656::group * i + 16 * part, part >= 4, to);
-    uint32 words[4] = {x.rest.x, x.rest.y, x.rest.z, x.rest.w};
+    for (int i = 0; i < scales; ++i) {
+      store_codes<T>(codes[i], __uint_as_float(bits[i]), row, rows::group * i + 16 * part, part >= 4, to);
+      if (goes_on) codes[i] = read_row_656(from, rows::group * i + 16 * part);
+    }
+    uint32 words[4] = {rest.x, rest.y, rest.z, rest.w};
     if constexpr (!stdlib::same_as<T, bf16>) {
       GIWA_UNROLL
       for (uint32& word : words) {
@@ -76,7 +74,8 @@ GIWA_DEVICE void copy_rows_656(const Block& block, const rows_656* row_of_lane, 
         __builtin_memcpy(&word, &two, 4);
       }
     }
-    *reinterpret_cast<uint4*>(to.chunk(row, rows_656::codes + 8 * part)) = {words[0], words[1], words[2], words[3]};
+    *reinterpret_cast<uint4*>(to.chunk(row, rows::codes + 8 * part)) = {words[0], words[1], words[2], words[3]};
+    if (goes_on) rest = read_row_656(from, rows::rest_at + 16 * part);
   }
 }
 

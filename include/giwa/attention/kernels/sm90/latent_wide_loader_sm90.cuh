@@ -60,8 +60,8 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
       for (latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf); tiles.exists(); tiles.next()) {
         // The page numbers are looked up before the stage is free.
         const bool boxes = p.copies == key_copies::boxes;
-        leaf_source source = copies::source_of(block, warp, p, work, tiles.tile, boxes);
-        copies::read_pages(p, source);
+        const leaf_source source = look_up(work, tiles.tile, boxes);
+        if constexpr (Types::has_format) copies::prefetch_keys(p, look_up(work, tiles.tile + 1, false));
         const int stage = static_cast<int>(turn % stages);
         const uint32 free = (turn / stages & 1) ^ 1;
         ++turn;
@@ -72,6 +72,11 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
       }
   }
 
+  GIWA_DEVICE leaf_source look_up(const few_rows_work_tile& work, int tile, bool boxes) const {
+    leaf_source source = copies::source_of(block, warp, p, work, tile, boxes);
+    copies::read_pages(p, source);
+    return source;
+  }
   /// Lanes of the issuing warps start the boxes of a tile.
   GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free) const {
     using tile = typename Types::k_tile;

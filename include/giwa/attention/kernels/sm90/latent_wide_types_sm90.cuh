@@ -30,7 +30,8 @@ struct latent_wide_types {
   using output = O;
   using call_params = latent_wide_call<cached_params<T, Element, O, Mask, Score>>;
   // What a selection leaves out of a tile is zeros there, and TMA does not gather rows.
-  static constexpr bool scrubs = !call_params::selects, has_boxes = scrubs && stdlib::same_as<T, Element>;
+  static constexpr bool has_format = !stdlib::same_as<T, Element>, scrubs = !call_params::selects;
+  static constexpr bool has_boxes = scrubs && !has_format;
   static constexpr bool converts = false, values_are_keys = true;
   static constexpr int rows = Policy::rows, stages = Policy::stages;
   static constexpr int leaf_keys = 64;  // of a tile, which few_rows_copies calls a leaf
