@@ -2,6 +2,7 @@
 // attention_cached on a GPU with rows of 656 bytes, against the reference, and against rows of 16 bits with the same numbers.
 // GIWA_TEST_DRAWS is how many problems are drawn, from GIWA_TEST_FIRST_DRAW on.
 #include "gpu/attention/latent_draw.cuh"
+#include "support/append_rows.hpp"
 
 using namespace giwa_test;
 using giwa::bf16;
@@ -101,4 +102,24 @@ TEST_CASE("rows of 656 bytes have the same bits alone, with any workspace, and i
     check_bits<bf16, rows_656, size, size_v>(mixed_case(16, packed), !packed);
     if (small_mode()) return;
   }
+}
+
+TEST_CASE("rows of 656 bytes that are appended on a GPU have the bits of the CPU") {
+  for (const bool interleaved : {false, true})
+    for (const int offset : {0, 1}) {
+      new_rows<bf16> rows(offset);
+      const giwa::rotary_base rotary(10000.0, {.size = 64, .interleaved = interleaved, .first = 512});
+      const std::vector<rows_656> before(rows.first_byte(), rows.first_byte() + 6 * 4 * 656);
+      const gpu_array<rows_656> bytes(before);
+      const gpu_array<bf16> values(rows.values);
+      const gpu_array<int> table(rows.table), lengths(rows.lengths);
+      const giwa::stream s = new_stream();
+      const auto cache = new_rows<bf16>::cache_at(bytes.data(), table.data(), lengths.data());
+      const tensor_view<bf16, 4> k(values.data() + offset, rows.k().extents());
+      giwa::throw_if_failed(giwa::append_to_cache(s, cache, k, tensor_view<bf16, 4>(), rotary));
+      const std::vector<rows_656> got = bytes.to_host();
+      giwa::throw_if_failed(giwa::append_to_cache(giwa::host, rows.cache(), rows.k(), tensor_view<bf16, 4>(), rotary));
+      CHECK(std::memcmp(got.data(), rows.first_byte(), got.size()) == 0);
+      CHECK(rows.fault(rotary) == "");
+    }
 }

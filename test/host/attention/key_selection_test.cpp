@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// attention_cached on the CPU with lists of keys, and with rows of 656 bytes, against the double reference.
+// attention_cached on the CPU with lists of keys, against the double reference.
 #include "host/attention/cached_check.hpp"
 #include "support/selection_case.hpp"
 
@@ -60,25 +60,6 @@ TEST_CASE("lists of keys, of the pool and of sequences, with numbers that name n
     f.add(selection_fault<float, 24, 8>(selection_of(i)));
     if (i % 4 == 0) f.add(selection_fault<giwa::bf16, 576, 512>(selection_of(i)));
     if (i % 4 == 1) f.add(selection_fault<giwa::bf16, 576, 512, giwa::rows_656>(selection_of(i)));
-  }
-  CHECK_NO_FAULTS(f);
-}
-
-TEST_CASE("rows of 656 bytes") {
-  faults f;
-  for (int i = 0; i < 12; ++i) {
-    cached_case_options c;
-    c.seed = static_cast<uint64>(i);
-    c.heads = 1 + i % 5;
-    c.queries = {2, 2, 2};
-    c.page_size = i % 3 == 0 ? 0 : 5 * i;
-    c.keys = 90;
-    c.most = c.page_size == 0 ? 0 : 90 / c.page_size + 1;
-    c.lengths = {90, 0, 65};
-    c.latent = true;
-    f.add(cached_fault_of<giwa::bf16, 576, 512, giwa::rows_656>(c));
-    f.add(cached_fault_of<float, 576, 512, giwa::rows_656>(c, giwa::causal::bottom_right));
-    f.add(cached_fault_of<giwa::fp16, 576, 512, giwa::rows_656>(c, giwa::causal::bottom_right));
   }
   CHECK_NO_FAULTS(f);
 }
