@@ -34,7 +34,9 @@ struct new_rows {
   giwa::tensor_view<T, 4> k() { return {values.data() + offset, {sequences, added, 1, size}}; }
   giwa::kv_cache<giwa::rows_656> cache() { return cache_at(first_byte(), table.data(), lengths.data()); }
   static giwa::kv_cache<giwa::rows_656> cache_at(giwa::rows_656* at, const int* pages, const int* counts) {
-    return {.k = {at, {6, 4, 1, 656}}, .pages = {.indices = pages, .stride = 2, .most = 2}, .lengths = counts,
+    return {.k = {at, {6, 4, 1, 656}},
+            .pages = {.indices = pages, .stride = 2, .most = 2},
+            .lengths = counts,
             .sequences = sequences};
   }
 

@@ -10,8 +10,8 @@ namespace giwa_test {
 struct selection_options {
   uint64 seed = 1;
   int64 sequences = 2, queries = 1, heads = 16, kv_heads = 1;
-  int64 most = 100;                                      // numbers of a list
-  int64 page_size = 1;                                   // of the pool
+  int64 most = 100;     // numbers of a list
+  int64 page_size = 1;  // of the pool
   giwa::key_numbers names = giwa::key_numbers::pool_rows;
   bool packed = false, paged = true, counts = true, sinks = false, lse = true;
   int strange = 3;  // one of so many numbers names nothing; 0: none, 1: all
@@ -26,8 +26,9 @@ struct selection_case {
   int64 pool;  // rows
 
   explicit selection_case(const selection_options& given, int64 head_size, int64 head_size_v)
-      : options(given), keys(case_of(given, head_size, head_size_v)), pool(keys.k.extents[0] / given.page_size *
-                                                                           given.page_size) {
+      : options(given),
+        keys(case_of(given, head_size, head_size_v)),
+        pool(keys.k.extents[0] / given.page_size * given.page_size) {
     random_sequence random(given.seed + 77);
     const int64 pages = pool / given.page_size;
     for (int64 i = 0; i < pages; ++i) table.push_back(static_cast<int>(i));
@@ -45,14 +46,17 @@ struct selection_case {
         const int64 left = given.most - i, needed = wanted - listed;
         if (needed > 0 && (given.strange == 0 || left == needed || random.below(left) < needed)) {
           const int64 row = rows[static_cast<std::size_t>(listed++)];
-          number = given.names == giwa::key_numbers::pool_rows
-                       ? row
-                       : place[static_cast<std::size_t>(row / given.page_size)] * given.page_size + row % given.page_size;
+          number =
+              given.names == giwa::key_numbers::pool_rows
+                  ? row
+                  : place[static_cast<std::size_t>(row / given.page_size)] * given.page_size + row % given.page_size;
         }
         indices.push_back(static_cast<int>(number));
       }
       for (int i = 0; i < 3; ++i) indices.push_back(static_cast<int>(random.below(pool)));  // not of the list
-      counts.push_back(static_cast<int>(given.strange == 0 ? wanted : random.below(2) == 0 ? given.most : given.most + 5));
+      counts.push_back(static_cast<int>(given.strange == 0     ? wanted
+                                        : random.below(2) == 0 ? given.most
+                                                               : given.most + 5));
     }
     lengths.assign(static_cast<std::size_t>(given.sequences), static_cast<int>(pool));
     for (int64 b = 0; b <= given.sequences; ++b) q_offsets.push_back(static_cast<int>(b * given.queries));
@@ -66,10 +70,10 @@ struct selection_case {
   template <int HeadSize, int HeadSizeV, class Where>
   giwa::status run(const Where& where, const giwa::detail::cached_views<T, Element, O>& a, giwa::cached_options call,
                    const arrays& x) const {
-    return with_call(a, call, x, [&](const auto& cache, const auto& q, const auto& o, const auto& selection,
-                                     const auto& all) {
-      return giwa::attention_cached<giwa::head_sizes<HeadSize, HeadSizeV>>(where, cache, q, o, selection, all);
-    });
+    return with_call(
+        a, call, x, [&](const auto& cache, const auto& q, const auto& o, const auto& selection, const auto& all) {
+          return giwa::attention_cached<giwa::head_sizes<HeadSize, HeadSizeV>>(where, cache, q, o, selection, all);
+        });
   }
   /// f(cache, q, o, selection, options), packed or not.
   template <class Views, class F>
@@ -80,7 +84,8 @@ struct selection_case {
     auto cache = a.cache;
     const int64 page = c.page_size;
     const auto in_pages = [&](auto& view) {
-      view = {view.data(), {pool / page, page, view.extent(2), view.extent(3)},
+      view = {view.data(),
+              {pool / page, page, view.extent(2), view.extent(3)},
               {page * view.stride(0), view.stride(0), view.stride(2), view.stride(3)}};
     };
     in_pages(cache.k), in_pages(cache.v);
@@ -96,8 +101,8 @@ struct selection_case {
       if (of_sequence) call.sequences = {.q_offsets = x.q_offsets, .count = c.sequences, .max_q = c.queries};
       call.lse = {call.lse.data(), {1, c.heads, rows}, {0, 1, c.heads}};
       if (!c.lse) call.lse = {};
-      return f(cache, tensor_view<const T, 3>(q.data(), {rows, c.heads, q.extent(3)}),
-               view_of_rows<3>(a.o, rows), selection, call);
+      return f(cache, tensor_view<const T, 3>(q.data(), {rows, c.heads, q.extent(3)}), view_of_rows<3>(a.o, rows),
+               selection, call);
     }
     call.lse = {call.lse.data(), {c.sequences, c.heads, c.queries}, {c.queries * c.heads, 1, c.heads}};
     if (!c.lse) call.lse = {};

@@ -52,7 +52,8 @@ template <int Bytes>
 GIWA_DEVICE void prefetch_to_l2([[maybe_unused]] const void* from) {
   static_assert(Bytes % 16 == 0, "giwa: bulk prefetches have multiples of 16 bytes.");
 #if GIWA_ARCH_CAPABILITY >= 90
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "n"(Bytes) : "memory");
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "n"(Bytes)
+               : "memory");
 #endif
 }
 

@@ -23,10 +23,10 @@ std::string selection_fault(const selection_options& options) {
   auto lse = new_buffer<float, 3>(c.keys.lse.extents, case_layout::contiguous, 0, true);
   call.lse = lse.view();
   giwa::detail::cached_views<T, Element, double> views{a.q, o.view(), a.cache, a.packed};
-  s = c.with_call(views, call, c.own(), [](const auto& cache, const auto& q, const auto& to, const auto& selection,
-                                           const auto& all) {
-    return giwa::attention_cached_reference(giwa::host, cache, q, to, selection, all);
-  });
+  s = c.with_call(views, call, c.own(),
+                  [](const auto& cache, const auto& q, const auto& to, const auto& selection, const auto& all) {
+                    return giwa::attention_cached_reference(giwa::host, cache, q, to, selection, all);
+                  });
   if (!s.ok()) return giwa::format_status(s).c_str() + ("; reference, " + c.keys.options.text());
   const std::vector<double> got = o.template elements<double>();
   for (std::size_t i = 0; i < got.size(); ++i)

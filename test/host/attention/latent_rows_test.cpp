@@ -57,5 +57,6 @@ TEST_CASE("rows of 656 bytes that are refused") {
   CHECK(giwa::append_to_cache(giwa::host, cache, k_new, tensor_view<const float, 4>()).ok());
   CHECK(!giwa::append_to_cache(giwa::host, cache, k_new, v_new).ok());
   CHECK(!giwa::append_to_cache(giwa::host, cache, k_new, tensor_view<const float, 4>(),
-                               giwa::rotary_base(10000.0, {.size = 64})).ok());
+                               giwa::rotary_base(10000.0, {.size = 64}))
+             .ok());
 }

@@ -47,7 +47,8 @@ status check_append_tensors(const append_views<T, Element>& a) {
       broken(check_append_range(a.k.extent(2), 0, "k_new", "the number of heads is out of range")))
     return broken.state;
   if (!a.has_v()) return {};
-  if (row_format<Element>) return status::invalid("v_new", "the values of such rows are numbers of k_new: pass no v_new");
+  if (row_format<Element>)
+    return status::invalid("v_new", "the values of such rows are numbers of k_new: pass no v_new");
   if (broken(check_rows(a.v, "v_new")) || broken(check_rows(c.v, "v")) ||
       broken(check_same(a.v, a.k, 0, "v_new", "v_new must have as many sequences as k_new")) ||
       broken(check_same(a.v, a.k, 1, "v_new", "v_new must have as many rows as k_new")) ||

@@ -17,8 +17,7 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_simt : candidate {
   using op = cached_simt_op<T, Element, O, HeadSize, HeadSizeV, Mask, Score>;
   using prepared = prepared_kernel<op>;
-  static constexpr bool compiled =
-                            !element_traits<T>::on_tensor_cores || may_lack_shared_memory || row_format<Element>,
+  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || may_lack_shared_memory || row_format<Element>,
                         asks_gpu = false;
 
   template <class Call>
@@ -110,7 +109,8 @@ struct cached_few_rows : candidate {
     if (rows_begin_at_16_bytes(cache.k) && rows_begin_at_16_bytes(cache.v)) p.copies = key_copies::chunks;
     if (p.splits.call.views.is_paged())
       p.box_rows = common_power_of_two(static_cast<int>(cache.k.extent(1)), 0, types::leaf_keys);
-    if (call_params::selects || !gpu.wgmma || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
+    if (call_params::selects || !gpu.wgmma || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() ||
+        !check_tensor_map(v, "v").ok())
       return {};
     const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
     if (!encoder.ok()) return encoder.state;
@@ -142,7 +142,8 @@ struct cached_many_rows : candidate {
     status launch(cudaStream_t s) const { return launch_all(s, many, few); }
   };
   static constexpr bool compiled = has_sm90 && stdlib::same_as<T, Element> && element_traits<T>::on_tensor_cores &&
-                                   stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV) && !call_params::selects;
+                                   stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV) &&
+                                   !call_params::selects;
 
   static status suits(const call_params& call) {
     if (!may_have_many_rows(call.views.problem())) return fits_another_tile;

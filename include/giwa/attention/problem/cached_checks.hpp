@@ -6,6 +6,7 @@
 #include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/problem/cached_views.hpp>
 #include <giwa/attention/problem/checks.hpp>
+#include <giwa/attention/problem/key_selection.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -213,13 +214,6 @@ GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, i
   return check_sequences_of_cache(p, Rank == 3, batch);
 }
 
-/// Whether the keys of a query do not belong to its sequence.
-template <class Mask>
-GIWA_HOST_DEVICE constexpr bool selects_pool_rows(const Mask& mask) {
-  if constexpr (selects_keys<Mask>) return mask.names == key_numbers::pool_rows;
-  return false;
-}
-
 /// Tensors of rank 3 are packed.
 template <int Rank, class T, class Element, class O, class Mask>
 GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a, const Mask& mask) {
@@ -227,32 +221,10 @@ GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& 
   return status::invalid("q_offsets", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
 }
 
-/// Rows of a format of their own.
-template <class Element>
-GIWA_HOST_DEVICE constexpr status check_row_format(const tensor_view<Element, 4>& k) {
-  using rows = stdlib::remove_const_t<Element>;
-  if constexpr (row_format<rows>) {
-    if (k.extent(3) != rows::row_bytes)
-      return status::invalid("k", "the last dimension must be the bytes of a row", bound::exactly, rows::row_bytes,
-                             k.extent(3));
-    for (int d = 0; d < 3; ++d)
-      if (k.extent(d) > 1 && k.stride(d) % 16 != 0)
-        return status::invalid("k", "rows of bytes must begin at multiples of 16 bytes: so must a stride", bound::none,
-                               0, k.stride(d));
-  }
-  return {};
-}
-/// Their address.
-template <class Element>
-GIWA_HOST_DEVICE status check_row_address(const tensor_view<Element, 4>& k) {
-  if (!row_format<stdlib::remove_const_t<Element>> || reinterpret_cast<uint64>(k.data()) % 16 == 0) return {};
-  return status::invalid("k", "rows of bytes must begin at multiples of 16 bytes");
-}
-
 /// Sizes of the tensors, of the cache and of packed queries. `of_pool`: selects_pool_rows().
 template <class T, class Element, class O>
-GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>& a, int64 head_size,
-                                               int64 head_size_v, bool of_pool) {
+GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>& a, int64 head_size, int64 head_size_v,
+                                               bool of_pool) {
   first_failure broken;
   const kv_cache<const Element>& c = a.cache;
   if (const status counted = check_count(a.packed, a.q.extent(1)); !counted.ok()) return counted;
@@ -279,27 +251,6 @@ GIWA_HOST_DEVICE constexpr status check_few_queries(const cached_views<T, Elemen
   if (rows <= most_few_rows) return {};
   return status::invalid("few_queries", "too many queries times heads for each head of k", bound::at_most,
                          most_few_rows, rows);
-}
-
-/// The lists of a selection share no memory with what the call writes.
-template <class T, class Element, class O, class Mask>
-GIWA_HOST_DEVICE status check_selection(const cached_views<T, Element, O>& a, const Mask& mask,
-                                        const cached_options& options) {
-  first_failure broken;
-  if constexpr (selects_keys<Mask>) {
-    const int64 queries = a.q.extent(0) * a.q.extent(1);
-    if (const status s = mask.check({1, 1, queries, mask.most}); !s.ok()) return s;
-    const tensor_view<const int, 2> lists(mask.indices, {queries, mask.most}, {mask.stride, 1});
-    if (const status s = lists.check("indices"); !s.ok()) return s;
-    const auto shares = [&](const auto& written, const char* message) {
-      return broken(check_apart(lists, written, "indices", message)) ||
-             broken(check_apart(view_of(mask.counts, queries), written, "counts", message));
-    };
-    static_cast<void>(shares(a.o, "must not overlap o, which the call writes") ||
-                      shares(options.lse, "must not overlap lse, which the call writes") ||
-                      shares(options.workspace, "must not overlap the workspace"));
-  }
-  return broken.state;
 }
 
 /// The first rule that an attention_cached call breaks. Whether the device can use the pointers is checked elsewhere.

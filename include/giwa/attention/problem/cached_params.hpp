@@ -71,8 +71,7 @@ GIWA_HOST_DEVICE inline const float* scale_at(const tensor_view<const float, 3>&
 template <class T, class Element, class O, class Mask, class Score>
 struct cached_params {
   static constexpr bool selects = selects_keys<Mask>;
-  using views_type =
-      stdlib::conditional_t<selects, selected_views<T, Element, O>, cached_views<T, Element, O>>;
+  using views_type = stdlib::conditional_t<selects, selected_views<T, Element, O>, cached_views<T, Element, O>>;
   views_type views;
   Mask mask;
   Score score;

@@ -10,7 +10,7 @@ namespace giwa::inline GIWA_ABI {
 
 /// What the numbers of a key_selection name.
 enum class key_numbers : int {
-  pool_rows,      ///< rows of the cache: page times keys of a page, plus the row in the page; without pages the sequence counts as one
+  pool_rows,  ///< rows of the cache: page times keys of a page, plus the row in the page; without pages the sequence counts as one
   sequence_keys,  ///< keys of the query's sequence, from 0 on, in its pages
 };
 
@@ -21,7 +21,8 @@ struct key_selection {
   const int* indices = nullptr;  ///< (queries, stride), device memory
   int64 stride = 0;              ///< numbers from one query's list to the next one's; 0: all queries have the same
   int64 most = 0;                ///< numbers of a list, at least 1
-  const int* counts = nullptr;   ///< (queries), device memory: how many numbers of each list count, from its beginning; null: all
+  const int* counts =
+      nullptr;  ///< (queries), device memory: how many numbers of each list count, from its beginning; null: all
   key_numbers names = key_numbers::pool_rows;  ///< what the numbers are
 };
 
@@ -72,6 +73,34 @@ template <class Element>
 GIWA_HOST_DEVICE constexpr kv_cache<Element> cache_of_selection(kv_cache<Element> cache, const key_selection& keys) {
   if (keys.names == key_numbers::pool_rows) cache.pages = {}, cache.lengths = nullptr, cache.sequences = 0;
   return cache;
+}
+
+/// Whether the keys of a query do not belong to its sequence.
+template <class Mask>
+GIWA_HOST_DEVICE constexpr bool selects_pool_rows(const Mask& mask) {
+  if constexpr (selects_keys<Mask>) return mask.names == key_numbers::pool_rows;
+  return false;
+}
+
+/// The lists of a selection share no memory with what the call writes.
+template <class T, class Element, class O, class Mask>
+GIWA_HOST_DEVICE status check_selection(const cached_views<T, Element, O>& a, const Mask& mask,
+                                        const cached_options& options) {
+  first_failure broken;
+  if constexpr (selects_keys<Mask>) {
+    const int64 queries = a.q.extent(0) * a.q.extent(1);
+    if (const status s = mask.check({1, 1, queries, mask.most}); !s.ok()) return s;
+    const tensor_view<const int, 2> lists(mask.indices, {queries, mask.most}, {mask.stride, 1});
+    if (const status s = lists.check("indices"); !s.ok()) return s;
+    const auto shares = [&](const auto& written, const char* message) {
+      return broken(check_apart(lists, written, "indices", message)) ||
+             broken(check_apart(view_of(mask.counts, queries), written, "counts", message));
+    };
+    static_cast<void>(shares(a.o, "must not overlap o, which the call writes") ||
+                      shares(options.lse, "must not overlap lse, which the call writes") ||
+                      shares(options.workspace, "must not overlap the workspace"));
+  }
+  return broken.state;
 }
 
 }  // namespace detail

@@ -29,7 +29,8 @@ GIWA_DEVICE void store_codes(const uint4& codes, float scale, int row, int colum
   GIWA_UNROLL
   for (int h = 0; h < 2; ++h) {
     const auto word = [&](int i) { return swaps ? words[1 - h][i] : words[h][i]; };
-    *reinterpret_cast<uint4*>(to.chunk(row, column + (swaps ? 8 - 8 * h : 8 * h))) = {word(0), word(1), word(2), word(3)};
+    *reinterpret_cast<uint4*>(to.chunk(row, column + (swaps ? 8 - 8 * h : 8 * h))) = {word(0), word(1), word(2),
+                                                                                      word(3)};
   }
 }
 
