@@ -94,11 +94,11 @@ struct selection_case {
       cache.pages.indices = x.table, cache.pages.most = pool / page, cache.lengths = x.lengths;
       cache.sequences = c.sequences;
     }
-    const auto q = a.q, o4 = a.q;
-    static_cast<void>(o4);
+    const auto q = a.q;
     const int64 rows = c.sequences * c.queries;
     if (c.packed) {
-      if (of_sequence) call.sequences = {.q_offsets = x.q_offsets, .count = c.sequences, .max_q = c.queries};
+      if (of_sequence) call.sequences.q_offsets = x.q_offsets, call.sequences.count = c.sequences;
+      call.sequences.max_q = c.queries;
       call.lse = {call.lse.data(), {1, c.heads, rows}, {0, 1, c.heads}};
       if (!c.lse) call.lse = {};
       return f(cache, tensor_view<const T, 3>(q.data(), {rows, c.heads, q.extent(3)}), view_of_rows<3>(a.o, rows),

@@ -46,14 +46,10 @@ GIWA_DEVICE void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]
 #endif
 }
 
-/// Asks the L2 cache for `Bytes` bytes from an address on, both multiples of 16. A hint: nothing waits for it. sm_90 and newer; PTX
-/// ISA, "cp.async.bulk.prefetch".
-template <int Bytes>
-GIWA_DEVICE void prefetch_to_l2([[maybe_unused]] const void* from) {
-  static_assert(Bytes % 16 == 0, "giwa: bulk prefetches have multiples of 16 bytes.");
-#if GIWA_ARCH_CAPABILITY >= 90
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "n"(Bytes)
-               : "memory");
+/// Asks the L2 cache for the 128 bytes around an address. A hint: nothing waits for it.
+GIWA_DEVICE inline void prefetch_to_l2([[maybe_unused]] const void* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)) : "memory");
 #endif
 }
 

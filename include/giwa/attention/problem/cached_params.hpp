@@ -140,6 +140,21 @@ struct cached_params {
     return {page(s, n), key - n * static_cast<int>(page_size.divisor())};
   }
 
+  /// The number at a place of the list of a query, and where the key that a number names lies. `end` and `first_entry`: the members
+  /// `offset` and `first_entry` of the query.
+  ///@{
+  GIWA_HOST_DEVICE int number_at(const cached_sequence& s, int place) const {
+    return mask.indices[s.batch * mask.stride + place];
+  }
+  GIWA_HOST_DEVICE cache_row row_of_number(int number, int end, int64 first_entry) const {
+    if (!selection_mask::is_named(number, end)) return {-1, 0};
+    const bool of_pool = mask.names == key_numbers::pool_rows;
+    if (!of_pool && !views.is_paged()) return {static_cast<int>(first_entry), number};
+    const int n = static_cast<int>(int64{number} / page_size), row = number - n * static_cast<int>(page_size.divisor());
+    return {of_pool ? n : page_at(views.cache.pages, first_entry + n, views.cache.k.extent(0)), row};
+  }
+  ///@}
+
  private:
   /// Query n of all, as a sequence whose keys are its list. Without rows if it belongs to no sequence.
   GIWA_HOST_DEVICE cached_sequence query_at(int n) const {
@@ -164,14 +179,8 @@ struct cached_params {
     s.first_entry = views.is_paged() ? entries_of(views.cache.pages, sequence).first : sequence;
     return s;
   }
-  /// Where the key at a place of a query's list lies.
   GIWA_HOST_DEVICE cache_row selected_row(const cached_sequence& s, int place) const {
-    const int number = mask.indices[s.batch * mask.stride + place];
-    if (!selection_mask::is_named(number, s.offset)) return {-1, 0};
-    const bool of_pool = mask.names == key_numbers::pool_rows;
-    if (!of_pool && !views.is_paged()) return {static_cast<int>(s.first_entry), number};
-    const int n = static_cast<int>(int64{number} / page_size), row = number - n * static_cast<int>(page_size.divisor());
-    return {of_pool ? n : page(s, n), row};
+    return row_of_number(number_at(s, place), s.offset, s.first_entry);
   }
 };
 

@@ -67,7 +67,7 @@ GIWA_HOST_DEVICE constexpr kv_cache<Element> with_values(kv_cache<Element> cache
   return cache;
 }
 
-/// Rows of a format of their own.
+/// Rows in a custom format.
 template <class Element>
 GIWA_HOST_DEVICE constexpr status check_row_format(const tensor_view<Element, 4>& k) {
   using rows = stdlib::remove_const_t<Element>;

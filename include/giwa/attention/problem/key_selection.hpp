@@ -28,7 +28,7 @@ struct key_selection {
 
 namespace detail {
 
-/// The mask of a call with a selection. Its keys are places in a list. A query is a sequence of its own (selected_views), whose
+/// The mask of a call with a selection. Its keys are places in a list. A query is a separate sequence (selected_views), whose
 /// diagonal is the end of the numbers that name something.
 struct selection_mask : key_selection {
   GIWA_HOST_DEVICE bool operator()(attention_coord c) const {
@@ -50,7 +50,7 @@ inline constexpr bool selects_keys = stdlib::same_as<Mask, selection_mask>;
 template <class Mask>
 using mask_in_kernel = stdlib::conditional_t<stdlib::same_as<Mask, key_selection>, selection_mask, Mask>;
 
-/// The tensors of a call with a selection: each query is a sequence of its own.
+/// The tensors of a call with a selection: each query is a separate sequence.
 template <class T, class Element, class O>
 struct selected_views : cached_views<T, Element, O> {
   using base = cached_views<T, Element, O>;

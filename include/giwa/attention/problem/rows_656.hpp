@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Rows of a cache that are a format of their own: 656 bytes of a latent row.
+// Latent rows of 656 bytes: e4m3 with scales, and bf16.
 #ifndef GIWA_ATTENTION_PROBLEM_ROWS_656_HPP
 #define GIWA_ATTENTION_PROBLEM_ROWS_656_HPP
 

@@ -74,7 +74,7 @@ inline constexpr int codes_of = 1;
 template <class T>
   requires(element_traits<T>::codes > 1)
 inline constexpr int codes_of<T> = element_traits<T>::codes;
-/// Elements that are bytes of rows of a format of their own: T::number_at(row, i) is a number of a row, T::numbers_in(n) counts those of
+/// Elements that are the bytes of rows in a custom format: T::number_at(row, i) is a number of a row, T::numbers_in(n) counts those of
 /// n bytes.
 template <class T>
 concept row_format = requires { T::row_bytes; };

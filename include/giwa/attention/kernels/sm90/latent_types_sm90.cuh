@@ -125,7 +125,8 @@ struct latent_types {
   // Two warpgroups compute O^T = V^T P^T, half of the columns each; one computes S^T = K Q^T and P.
   static constexpr int output_warps = 8, score_warps = 4, score_groups = 1, producers = 4;
   static constexpr int max_threads = 32 * (output_warps + score_warps + producers);
-  static constexpr int output_registers = 184, score_registers = 72, producer_registers = 72;
+  static constexpr int output_registers = 184, score_registers = has_format ? 56 : 72,
+                       producer_registers = has_format ? 88 : 72;
   static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
 
   template <int Rows, int Columns>

@@ -42,7 +42,7 @@ struct latent_wide_types {
 
   static constexpr int output_warps = 8, producers = 4, max_threads = 32 * (output_warps + producers);
   static constexpr int output_threads = 32 * output_warps;
-  static constexpr int output_registers = 208, producer_registers = 88;
+  static constexpr int output_registers = 208, producer_registers = has_boxes ? 88 : 96;
 
   template <int Rows, int Columns>
   using tile = shared_tile<T, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
@@ -101,7 +101,11 @@ struct latent_wide_walk {
   [[no_unique_address]] typename Types::visible_leaves leaves{};
 
   GIWA_DEVICE latent_wide_walk(const Block& b, const typename Types::call_params& c, const packed_rows& r, int leaf)
-      : block(b), call(c), rows(r), tile(leaf * Types::leaf_tiles - 1), end(ceil_div(r.keys, Types::leaf_keys)) {
+      : block(b), call(c), rows(r) {
+    enter(leaf);
+  }
+  GIWA_DEVICE void enter(int leaf) {
+    tile = leaf * Types::leaf_tiles - 1, end = ceil_div(rows.keys, Types::leaf_keys);
     if (end > tile + 1 + Types::leaf_tiles) end = tile + 1 + Types::leaf_tiles;
     next();
   }
