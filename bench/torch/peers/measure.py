@@ -242,7 +242,7 @@ def parse(given=None):
     parser.add_argument("--fixed", action="store_true",
                         help="also the deterministic gradients of FlashAttention-3 and -4 (not in 'best other')")
     parser.add_argument("--splits", action="store_true", help="decode: also FlashAttention-3 with fixed numbers of splits")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no cell later than this")
+    parser.add_argument("--seconds", type=float, default=86400, help="start no cell later than this")
     parser.add_argument("--peers", type=Path, default=tables.PEERS, metavar="FOLDER",
                         help="of unpack.py; default: $GIWA_PEERS, else giwa_peers in the temporary folder")
     parser.add_argument("--out", type=Path, default=Path("peers.jsonl"), metavar="FILE",

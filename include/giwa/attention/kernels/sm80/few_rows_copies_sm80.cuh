@@ -26,7 +26,8 @@ struct few_rows_copies {
   struct leaf_source {
     int head, boxes;              // boxes: of this warp
     const int* entry[lane_keys];  // of the page table, or null: key.element needs no page
-    cache_row key[lane_keys];     // element -1: zeros; with a selection, until find_rows(), the end of the numbers, and the number
+    cache_row key
+        [lane_keys];  // element -1: zeros; with a selection, until find_rows(), the end of the numbers, and the number
     [[no_unique_address]] stdlib::conditional_t<selects, int64, nothing> first_entry{};
   };
 
@@ -73,8 +74,7 @@ struct few_rows_copies {
     if constexpr (selects) {
       GIWA_UNROLL
       for (int i = 0; i < lane_keys; ++i)
-        source.key[i] =
-            p.splits.call.row_of_number(source.key[i].row, source.key[i].element, source.first_entry);
+        source.key[i] = p.splits.call.row_of_number(source.key[i].row, source.key[i].element, source.first_entry);
     }
   }
 
@@ -122,8 +122,8 @@ struct few_rows_copies {
 
   /// All producer warps, with a share of the leaf's keys each.
   template <class View, class Ring>
-  GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view,
-                                    leaf_source source, Ring& ring, int stage, uint32 free) {
+  GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view, leaf_source source,
+                                    Ring& ring, int stage, uint32 free) {
     find_rows(p, source);
     ring.empty[stage].wait(free);
     if (copy_keys(block, warp, p, view, source, ring.tile[stage]))
@@ -219,7 +219,8 @@ struct few_rows_copies {
       const element* const from = (row == nullptr ? view.data() : row) + column;
       GIWA_UNROLL
       for (int c = 0; c < Tile::columns; c += 64)
-        arch::copy_async_and_fill(arch::shared_address(to.chunk(warp * warp_keys + i, column + c)), from + c, row == nullptr ? 0 : 16);
+        arch::copy_async_and_fill(arch::shared_address(to.chunk(warp * warp_keys + i, column + c)), from + c,
+                                  row == nullptr ? 0 : 16);
     }
   }
 

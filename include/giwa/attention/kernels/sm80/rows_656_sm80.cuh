@@ -33,7 +33,8 @@ GIWA_DEVICE void start_rows_656(const Block& block, const rows_656* row_of_lane,
     const rows* const from = pointer_of_lane(block, row_of_lane, i);
     const int bytes = from == nullptr ? 0 : 16;
     const auto copy = [&](int column, int at) {
-      arch::copy_async_and_fill(arch::shared_address(to.chunk(row, column)), bytes == 0 ? to.data() : static_cast<const void*>(from + at), bytes);
+      arch::copy_async_and_fill(arch::shared_address(to.chunk(row, column)),
+                                bytes == 0 ? to.data() : static_cast<const void*>(from + at), bytes);
     };
     GIWA_UNROLL
     for (int group = 0; group < rows::codes; group += rows::group) copy(group + 8 * part, group + 16 * part);

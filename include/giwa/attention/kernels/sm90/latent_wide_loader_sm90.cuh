@@ -84,7 +84,8 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   }
   /// Where the keys of a tile lie. Page numbers are looked up before the stage is free.
   GIWA_DEVICE leaf_source look_up(const few_rows_work_tile& work, int tile) const {
-    leaf_source source = copies::source_of(block, warp, p, work, tile, Types::has_boxes && p.copies == key_copies::boxes);
+    leaf_source source =
+        copies::source_of(block, warp, p, work, tile, Types::has_boxes && p.copies == key_copies::boxes);
     copies::read_pages(p, source);
     if constexpr (Types::has_format) {
       copies::find_rows(p, source);
