@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The work of append_to_cache on a new row: its parameters, and how a row is read, rotated, rounded and written.
+// A new row of append_to_cache: how it is read, rotated, rounded and written.
 #ifndef GIWA_ATTENTION_APPEND_APPEND_ROWS_HPP
 #define GIWA_ATTENTION_APPEND_APPEND_ROWS_HPP
 
