@@ -42,7 +42,7 @@ struct latent_wide_types {
 
   static constexpr int output_warps = 8, producers = 4, max_threads = 32 * (output_warps + producers);
   static constexpr int output_threads = 32 * output_warps;
-  static constexpr int output_registers = 208, producer_registers = has_boxes ? 88 : 96;
+  static constexpr int output_registers = 208, producer_registers = 88;
 
   template <int Rows, int Columns>
   using tile = shared_tile<T, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
