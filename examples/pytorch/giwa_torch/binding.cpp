@@ -56,7 +56,7 @@ library load(int pass, const at::Device& device, int element, int64_t head_size,
   std::uint64_t key = 0;
   const auto add = [&](int64_t value, int bits) { key = key << bits | static_cast<std::uint64_t>(value); };
   add(pass, 3), add(on_gpu, 1), add(index, 8), add(element, 2), add(head_size, 12), add(head_size_v, 12), add(mask, 3);
-  add(score, 8);
+  add(score, 12);
   {
     const std::shared_lock lock(mutex);
     if (const auto at = libraries.find(key); at != libraries.end()) return at->second;
