@@ -11,18 +11,18 @@ namespace giwa::inline GIWA_ABI {
 /// 64 numbers of bf16. A cache of such rows has k of (sequences or pages, keys, kv heads, 656) and no v: the values are the first 512
 /// numbers. A number of e4m3 stands for its product with its scale, rounded to fp32.
 struct rows_656 {
-  static constexpr int row_bytes = 656;           ///< of a row
-  static constexpr int codes = 512, group = 128;  ///< numbers of e4m3, and those that share a scale
-  static constexpr int rest = 64;                 ///< numbers of bf16
-  static constexpr int scales_at = 512,
-                       rest_at = 528;  ///< bytes of a row before the scales, before the numbers of bf16
+  static constexpr int row_bytes = 656;                     ///< of a row
+  static constexpr int codes = 512, group = 128;            ///< numbers of e4m3, and those that share a scale
+  static constexpr int rest = 64;                           ///< numbers of bf16
+  static constexpr int scales_at = 512, rest_at = 528;      ///< bytes before the scales, and before the numbers of bf16
   static constexpr int head_size = 576, head_size_v = 512;  ///< of k and of v
   unsigned char byte;                                       ///< the byte
 
   /// Returns number i of a row.
   GIWA_HOST_DEVICE static float number_at(const rows_656* row, int64 i) {
-    if (i >= codes) return convert<float>{}(read<bf16>(row + rest_at + 2 * (i - codes)));
-    return static_cast<float>(e4m3::from_bits(row[i].byte)) * read<float>(row + scales_at + 4 * (i / group));
+    if (i >= codes) return __builtin_bit_cast(float, word(row + rest_at + 2 * (i - codes), 2) << 16);
+    return static_cast<float>(e4m3::from_bits(row[i].byte)) *
+           __builtin_bit_cast(float, word(row + scales_at + 4 * (i / group), 4));
   }
   /// Returns how many numbers so many bytes of a row have: those of k, or those of v, which end after the scales; -1 for other bytes.
   GIWA_HOST_DEVICE static constexpr int64 numbers_in(int64 bytes) {
@@ -30,11 +30,10 @@ struct rows_656 {
   }
 
  private:
-  template <class To>
-  GIWA_HOST_DEVICE static To read(const rows_656* from) {
-    To x;
-    __builtin_memcpy(static_cast<void*>(&x), from, sizeof(To));
-    return x;
+  GIWA_HOST_DEVICE static constexpr uint32 word(const rows_656* from, int count) {
+    uint32 bits = 0;
+    for (int i = 0; i < count; ++i) bits |= uint32{from[i].byte} << 8 * i;
+    return bits;
   }
 };
 
