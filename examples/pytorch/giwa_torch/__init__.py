@@ -33,4 +33,5 @@ from .functional import append_to_cache, attention, attention_cached, scaled_dot
 
 __all__ = ["append_to_cache", "attention", "attention_cached", "flash_attn_func", "flash_attn_kvpacked_func",
            "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
-           "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "flash_mla_with_kvcache", "get_mla_metadata", "precompile", "scaled_dot_product_attention", "set_unsupported"]
+           "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "flash_mla_with_kvcache", "get_mla_metadata",
+           "precompile", "scaled_dot_product_attention", "set_unsupported"]
