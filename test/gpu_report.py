@@ -17,10 +17,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+from mutate import WRAPPED
+
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["-std=c++20", "-O1", "-DNDEBUG", "-w", "-I", ROOT / "include", "-I", ROOT / "test"]
 PROGRAMS = [("forward", 0), ("forward", 1), ("forward", 2), ("backward", 0), ("backward", 1), ("backward", 3), ("cached", 0),
             ("cached", 1), ("cached", 2), ("small", None)]
+FUZZ = [ROOT / "test/fuzz/main.cpp", ROOT / "test/support/another_gpu.cpp", "-Xlinker", ",".join(f"--wrap={name}" for name in WRAPPED)]
+
+
+def name_of(program):
+    return program[0] if program[1] is None else f"{program[0]}{program[1]}"
 
 
 def output(*words, seconds=1200):
@@ -42,6 +49,8 @@ def first_line(*words, wanted=r"\S.*"):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", metavar="BUILD", help="a CMake build whose GPU tests run: ctest -L gpu")
+    parser.add_argument("--programs", nargs="+", choices=[name_of(x) for x in PROGRAMS], default=[name_of(x) for x in PROGRAMS],
+                        help="the programs of random problems that run")
     parser.add_argument("--seconds", type=float, default=20, help="of random problems, for each program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
@@ -68,16 +77,15 @@ def main():
             if source == "report":
                 return program, to, output("nvcc", *FLAGS, *code, ROOT / "test/gpu_report.cu", "-o", to)
             defines = [f"-DGIWA_FUZZ_PART={part}"] if part is not None else []
-            return program, to, output("nvcc", *FLAGS, *code, *defines, ROOT / f"test/fuzz/gpu_{source}.cu", ROOT / "test/fuzz/main.cpp",
-                                       "-o", to)
+            return program, to, output("nvcc", *FLAGS, *code, *defines, ROOT / f"test/fuzz/gpu_{source}.cu", *FUZZ, "-o", to)
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            built = list(pool.map(build, [("report", None)] + ([] if options.tests else PROGRAMS)))
+            built = list(pool.map(build, [("report", None)] + [x for x in PROGRAMS if not options.tests and name_of(x) in options.programs]))
         if options.tests:
             rc, text = output("ctest", "--test-dir", options.tests, "-L", "gpu", "--timeout", "600", seconds=7200)
             lines += [line for line in text.splitlines() if re.search(r"tests passed|\*\*\*|\(Failed\)|\(Timeout\)", line)]
             failed = rc != 0
         for (source, part), to, (rc, text) in built[1:]:
-            name = source if part is None else f"{source} {part}"
+            name = name_of((source, part))
             if rc == 0:
                 rc, text = output(to, "--minutes", options.seconds / 60, "--seed", options.seed, seconds=options.seconds + 300)
             else:

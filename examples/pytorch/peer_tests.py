@@ -7,6 +7,7 @@
     python3 peer_tests.py sdpa CHECKOUT [...]                                                                # github.com/pytorch/pytorch
     python3 peer_tests.py flashinfer CHECKOUT [...]                                                          # github.com/flashinfer-ai/flashinfer
     python3 peer_tests.py transformer_engine CHECKOUT [...]                                                  # github.com/NVIDIA/TransformerEngine
+    python3 peer_tests.py xformers CHECKOUT [...]                                                            # github.com/facebookresearch/xformers
 
 CHECKOUT is a copy of that repository, which this script only reads. flash_attn: tests/test_flash_attn.py imports giwa_torch's functions
 as those of flash_attn; helpers of the tests, as bert_padding, are the checkout's. It needs pytest and einops. flash_attn_3: the same
@@ -16,8 +17,8 @@ FLASH_ATTENTION_DISABLE_BACKWARD=TRUE leaves out gradients. sdpa: each test of t
 torch.nn.functional.scaled_dot_product_attention, and if it passes, again with giwa_torch's in the place of PyTorch's fused kernels: calls
 for which a test allows only PyTorch's unfused attention, its reference, keep that. Without a GPU its tests of the CPU run. It needs pytest
 and expecttest. flashinfer: tests of decode, prefill, sliding windows and caps in tests/attention, with the module peer_flashinfer in the
-place of FlashInfer's package, which is not needed. transformer_engine: the problems of its tests of attention with their gradients,
-against PyTorch in float32, in peer_transformer_engine.
+place of FlashInfer's package, which is not needed. transformer_engine and xformers: the problems of their tests of attention with
+gradients, against PyTorch in float32, in peer_problems.
 
 Tests of dropout in flash_attn have the probability that giwa rounds theirs to, a multiple of 1/256, because they compare with weights
 scaled by it: for 0.17 that is 0.171875.
@@ -65,7 +66,7 @@ class Outcomes:
         self.only = [x.split("=", 1) for x in chosen.only]
         self.functions = sorted(set(re.findall(r"def (test_\w+)", source)), key=len, reverse=True)
         self.of, self.reasons, self.texts = {}, {}, {}  # by (side, test)
-        self.again, self.late, self.cases, self.not_compiled = [], 0, {}, 0
+        self.again, self.late, self.cases, self.not_compiled, self.no_memory = [], 0, {}, 0, 0
 
     def function_of(self, item):
         return next((x for x in self.functions if item.name.startswith(x)), item.name)
@@ -85,6 +86,7 @@ class Outcomes:
             for of, wanted in self.only:
                 if names == of:
                     values = [x for x in values if str(x) in wanted.split(",")]
+                    keywords.pop("ids", None)  # of all values
             values = [round(x * 256) / 256 for x in values] if names == "dropout_p" else list(values)
             self.cases[name] *= len(values)
             parametrize(names, values, *arguments, **keywords)
@@ -144,6 +146,13 @@ class Outcomes:
             return
         if isinstance(error, (ImportError, AttributeError)) and "flash_attn" in str(error):
             refused, error = True, f"giwa_torch: {str(error).split(' (')[0]}"  # a private one
+        if "No module named 'flashinfer'" in str(error):
+            refused, error = True, "giwa_torch: another process with FlashInfer's package"
+        if isinstance(error, torch.cuda.OutOfMemoryError):  # the workers share the GPU
+            self.no_memory += 1
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, "no memory")
+            return
         if refused:
             report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(error))
             self.reasons[name] = str(error).splitlines()[0]
@@ -302,9 +311,9 @@ def work(chosen, arguments, worker, pipe):
         path, sides = chosen.checkout / "tests" / "attention", {"giwa": peer_flashinfer.singles_of}
         paths = [path / name for name in peer_flashinfer.FILES]
         arguments = ["--noconftest", "--rootdir", str(chosen.checkout), *arguments]
-    elif chosen.suite == "transformer_engine":
+    elif chosen.suite in ("transformer_engine", "xformers"):
         os.environ["GIWA_PEER_CHECKOUT"] = str(chosen.checkout)
-        path, sides = Path(__file__).resolve().parent / "peer_transformer_engine.py", {"giwa": lambda item: contextlib.nullcontext()}
+        path, sides = Path(__file__).resolve().parent / "peer_problems.py", {"giwa": lambda item: contextlib.nullcontext()}
     else:
         os.environ.setdefault("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda" if torch.cuda.is_available() else "cpu")
         path, sides = chosen.checkout / "test" / "test_transformers.py", sides_of_sdpa()
@@ -313,7 +322,7 @@ def work(chosen, arguments, worker, pipe):
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         pytest.main([*map(str, paths), "-q", "--tb=no", "-p", "no:cacheprovider", "--no-header", *arguments], plugins=[outcomes])
-    pipe.send(("done", outcomes.late, outcomes.not_compiled, outcomes.cases, said.getvalue()[-2000:]))
+    pipe.send(("done", outcomes.late + outcomes.no_memory, outcomes.not_compiled, outcomes.cases, said.getvalue()[-2000:]))
 
 
 class Found:
@@ -384,7 +393,7 @@ def tell(found):
                           for outcome in ("skipped", "passed on"))
     print(f"{counts['passed']} passed, {counts['passed on']} passed with calls that went to PyTorch, {counts['failed']} failed, "
           f"{counts['skipped']} skipped: {sum(refused.values())} refused by giwa_torch, {counts['skipped'] - sum(refused.values())} by the "
-          f"tests; {counts['expected an error']} expect an error or a time of a kernel of PyTorch; {found.late} not run in time, "
+          f"tests; {counts['expected an error']} expect an error or a time of a kernel of PyTorch; {found.late} not run in time or memory, "
           f"{found.not_compiled} without compiled kernels")
     names = collections.Counter(re.sub(r"\[.*", "", name.split("::")[-1]) if "[" in name else "" for name, x in ours.items() if x == "passed")
     print("   passed by function: " + ", ".join(f"{name} {count} of {found.cases.get(name, '?')}" for name, count in names.most_common() if name))
@@ -402,7 +411,7 @@ def tell(found):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("suite", choices=("flash_attn", "flash_attn_3", "sdpa", "flashinfer", "transformer_engine"))
+    parser.add_argument("suite", choices=("flash_attn", "flash_attn_3", "sdpa", "flashinfer", "transformer_engine", "xformers"))
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--each", type=int)
     parser.add_argument("--only", nargs="+", default=(), metavar="PARAMETER=VALUES")

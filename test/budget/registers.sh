@@ -49,6 +49,14 @@ c++filt < "$out/kernels.log" | awk '
   /bytes spill stores/ && $5 > 0 { printf "spill %5d  %s %s\n", $5, arch, name }
   /Used [0-9]+ registers/ { registers = $0; sub(/.*Used /, "", registers); sub(/ .*/, "", registers)
     printf "%-7s %3d  %s\n", arch, registers, name }' > "$out/registers.txt"
+# What TMA stores must be visible to it: of the last write to shared memory and the last proxy fence before a store, the fence is later.
+# On a GPU a fence that comes too early is hardly ever seen.
+if ! cat "$out/kernels.compute_90a.ptx" "$out/kernels_sm90.ptx" | c++filt | awk '
+  /^\.(visible|weak) \.entry/ { name = $0; last = "nothing" }
+  /fence\.proxy\.async/ { last = "fence" }
+  /stmatrix|st\.shared/ { last = $0 }
+  /async\.bulk.*\.global\.shared::cta/ { ++stores; if (last != "fence") { print "stored by TMA without a fence: " last " in " name; bad = 1 } }
+  END { exit bad || stores == 0 }'; then exit 1; fi
 # One line for each kernel of wgmma: how many shapes (columns of the product), and which. An instruction of PTX is one of SASS.
 cat "$out/kernels.compute_90a.ptx" "$out/kernels_sm90.ptx" | c++filt | awk '
   /^\.(visible|weak) \.entry/ { name = $0; sub(/.*\.entry (void )?/, "", name)

@@ -32,7 +32,8 @@ std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}
         visit(a.o), visit(a.plain), visit(a.lse), visit(a.plain_lse), visit(a.scales);
       });
   // Scales that arrive later than elements.
-  const auto of_scales = (seed * 0xff51afd7ed558ccdull) >> 61 == 0 ? array_place::managed : array_place::gpu;
+  const uint64 late = (seed * 0xff51afd7ed558ccdull) >> 60;
+  const auto of_scales = late == 0 ? array_place::managed : late < 4 ? array_place::pinned : array_place::gpu;
   cached_on_gpu<T, Element, O> gpu(c, of_scales);
   const giwa::stream s = new_stream();
   std::vector<problem_memory> memory{memory_of(gpu.q),        memory_of(gpu.k),       memory_of(gpu.v),
@@ -59,7 +60,10 @@ std::string fault_of(uint64 seed, const Mask& mask = {}, const Score& score = {}
         [&] { return cached_of<HeadSize, HeadSizeV>(s, gpu.views(), mask, score, gpu.call_options(bytes)); }, reset);
     const std::string about = "; workspace " + std::to_string(bytes) + ", mode " +
                               std::to_string(static_cast<int>(mode_of(seed))) + ", multiprocessors " +
-                              std::to_string(few) + (of_scales == array_place::managed ? ", managed scales, " : ", ") +
+                              std::to_string(few) +
+                              (of_scales == array_place::managed  ? ", managed scales, "
+                               : of_scales == array_place::pinned ? ", pinned scales, "
+                                                                  : ", ") +
                               strange + c.options.text();
     if (!state.ok()) return giwa::format_status(state).c_str() + about;
     gpu.read_back();

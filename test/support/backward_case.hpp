@@ -140,6 +140,7 @@ void plain_backward(const Params& p, backward_answers& a) {
         auto state = giwa::softmax_state<float>::of(sink);
         const auto keys = static_cast<std::size_t>(h.keys());
         std::vector<float> y(keys), slope(keys), dp(keys), factor(keys);
+        std::vector<double> rounding_of_dp(keys);
         float score = 0;
         for (int key = 0; key < h.keys(); ++key) {
           if (!p.call.mask(coord(key))) continue;
@@ -149,10 +150,16 @@ void plain_backward(const Params& p, backward_answers& a) {
             const float x = get(q, query, i) * get(h.k, key, i);
             z += x, terms += std::abs(x);
           }
-          for (int64 i = 0; i < width; ++i) sum += get(dout, query, i) * get(h.v, key, i);
+          double squares = 0;
+          for (int64 i = 0; i < width; ++i) {
+            const float x = get(dout, query, i) * get(h.v, key, i);
+            sum += x, squares += squared(x);
+          }
           const auto modified = giwa::detail::modified_score(p.call.score, z * scale, coord(key));
           factor[j] = static_cast<float>(dropped(query, key));
           y[j] = round(modified.value), slope[j] = modified.slope, dp[j] = round(sum) * factor[j];
+          // Its partial sums are rounded by up to 2^-24 of themselves, however small the sum, as those of q k in attention_plain_row().
+          rounding_of_dp[j] = squared(0x1p-24f * factor[j]) * 0.5 * static_cast<double>(width) * squares;
           // In e^(y - lse), unlike in e^(y - max y), the roundings of the score and of the lse do not cancel.
           // A modifier has an error too; its own, if it gives the exact value.
           float rounded = 2 * std::abs(modified.value) + std::abs(modified.slope * scale) * terms;
@@ -182,7 +189,7 @@ void plain_backward(const Params& p, backward_answers& a) {
         const auto q_row =
             static_cast<std::size_t>((h.sequence * in.q.extent(1) + h.first_query_row + query) * heads + head);
         std::vector<float> dq(static_cast<std::size_t>(depth), 0), sum_q = dq;
-        std::vector<double> square_q(dq.size(), 0), moved_q(dq.size(), 0);
+        std::vector<double> square_q(dq.size(), 0), moved_q(dq.size(), 0), moved_by_dp(dq.size(), 0);
         for (int key = 0; key < h.keys(); ++key) {
           if (!p.call.mask(coord(key))) continue;
           const auto j = static_cast<std::size_t>(key);
@@ -190,6 +197,7 @@ void plain_backward(const Params& p, backward_answers& a) {
           const float unit =
               weight_here * (std::abs(dp[j]) + size + std::abs(delta)) * std::abs(slope[j]) * std::abs(scale);
           const double of_delta = static_cast<double>(weight_here * slope[j] * scale);  // times delta is scale dz
+          const double by_dp = of_delta * of_delta * rounding_of_dp[j];
           for (int64 i = 0; i < depth; ++i) {
             const auto at = static_cast<std::size_t>(i), at_k = key_row(key) * static_cast<std::size_t>(depth) + at;
             dq[at] += dz * get(h.k, key, i);
@@ -197,7 +205,8 @@ void plain_backward(const Params& p, backward_answers& a) {
             const float of_q = unit * std::abs(get(h.k, key, i)), of_k = unit * std::abs(get(q, query, i));
             sum_q[at] += of_q, square_q[at] += squared(of_q), sum_k[at_k] += of_k, square_k[at_k] += squared(of_k);
             moved_q[at] += of_delta * static_cast<double>(get(h.k, key, i));
-            moved_k[at_k] += of_delta * of_delta * rounding_of_o * squared(get(q, query, i));
+            moved_by_dp[at] += by_dp * squared(get(h.k, key, i));
+            moved_k[at_k] += (of_delta * of_delta * rounding_of_o + by_dp) * squared(get(q, query, i));
           }
           for (int64 i = 0; i < width; ++i) {
             const auto at_v = key_row(key) * static_cast<std::size_t>(width) + static_cast<std::size_t>(i);
@@ -214,7 +223,7 @@ void plain_backward(const Params& p, backward_answers& a) {
           a.dq.plain[q_row * static_cast<std::size_t>(depth) + at] += static_cast<double>(dq[at] * scale);
           raise(a.dq.scales[q_row].sum, sum_q[at]),
               raise(a.dq.scales[q_row].root, static_cast<float>(std::sqrt(square_q[at])));
-          const double moved = moved_q[at] * moved_q[at] * rounding_of_o;
+          const double moved = moved_q[at] * moved_q[at] * rounding_of_o + moved_by_dp[at];
           raise(a.dq.scales[q_row].moved, static_cast<float>(0x1p24 * std::sqrt(moved)));
           moved_row += moved;
         }
@@ -316,9 +325,9 @@ std::string judge(const backward_case<T, O, G>& c, const backward_answers& a) {
     for (std::size_t i = 0; i < values.size(); ++i)
       if (std::isnan(of.reference[i])) plain[i] = of.reference[i];
     std::vector<row_scale> scales = of.scales;
-    // On tensor cores fp32 is two fp16 parts, whose products are added with truncation: 5 of 21 700 random problems were off by up to
-    // 1.33 times what is allowed without this (H200, 2026-11-29).
-    if (std::is_same_v<T, float>)
+    // On tensor cores fp32 is two fp16 parts, whose products are added with truncation: in 2 of 21 700 random problems dv was off by up
+    // to 1.15 times what is allowed without this (H200, 2026-11-29).
+    if (std::is_same_v<T, float> && &of == &a.dv)
       for (row_scale& s : scales) s.sum *= 1.5f;
     fault = judge_attention<T, G>(width, values, of.reference, plain, scales).failure;
     if (fault.empty() && got.written_outside() != 0) fault = "bytes were written outside the tensor";

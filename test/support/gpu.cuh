@@ -62,8 +62,9 @@ inline void wait_for_device() {
   check_cuda(cudaDeviceSynchronize());
 }
 
-/// Where an array lies. Pages of managed memory are on the host until the GPU reads them, for which it waits tens of microseconds.
-enum class array_place { gpu, managed };
+/// Where an array lies. Pages of managed memory are on the host until the GPU reads them, for which it waits tens of microseconds. Pinned
+/// memory is read over the bus each time, in a microsecond or two.
+enum class array_place { gpu, managed, pinned };
 
 /// Device memory, all of its bytes 0xff (NaN, or -1) or as given. Copies to the host wait for the whole device, or, of a thread with an
 /// arena, for nothing: there the work on the array has ended.
@@ -71,8 +72,9 @@ template <class T>
 class gpu_array {
  public:
   explicit gpu_array(std::size_t size, int byte = 0xff, array_place place = array_place::gpu) : size_(size) {
-    if (place == array_place::managed) {
-      check_cuda(cudaMallocManaged(&data_, bytes() + 1));
+    if (place != array_place::gpu) {
+      is_pinned_ = place == array_place::pinned;
+      check_cuda(is_pinned_ ? cudaMallocHost(&data_, bytes() + 1) : cudaMallocManaged(&data_, bytes() + 1));
       std::memset(static_cast<void*>(data_), byte, bytes());
     } else if (device_arena* const arena = device_arena::of_thread();
                arena != nullptr && (at_ = arena->take(bytes())) >= 0) {
@@ -89,7 +91,7 @@ class gpu_array {
       arena_->write(at_, from.data(), static_cast<int64>(bytes()));
       return;
     }
-    if (place == array_place::managed) {
+    if (place != array_place::gpu) {
       if (!from.empty()) std::memcpy(static_cast<void*>(data_), from.data(), bytes());
       return;
     }
@@ -100,6 +102,8 @@ class gpu_array {
   ~gpu_array() {
     if (arena_ != nullptr)
       arena_->release();
+    else if (is_pinned_)
+      cudaFreeHost(data_);
     else
       cudaFree(data_);
   }
@@ -107,7 +111,8 @@ class gpu_array {
       : arena_(std::exchange(other.arena_, nullptr)),
         at_(other.at_),
         data_(std::exchange(other.data_, nullptr)),
-        size_(std::exchange(other.size_, 0)) {}
+        size_(std::exchange(other.size_, 0)),
+        is_pinned_(other.is_pinned_) {}
   gpu_array& operator=(gpu_array&&) = delete;
 
   void fill(int byte) {
@@ -135,6 +140,7 @@ class gpu_array {
   int64 at_ = 0;  // in the arena
   T* data_ = nullptr;
   std::size_t size_;
+  bool is_pinned_ = false;
 };
 
 /// Adds 1 to byte i, atomically; up to 255 times.

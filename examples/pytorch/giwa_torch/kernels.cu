@@ -133,7 +133,7 @@ giwa::key_selection mask_of(const call& c) {
   return band & tensor_mask_of(c);
 #else
   const auto inner = band & kept_by_data{tensor_mask_of(c),
-                                         {c.bits, c.bit_keys, c.bit_offsets},
+                                         {.bits = c.bits, .keys = c.bit_keys, .offsets = c.bit_offsets},
                                          {c.q_segments, c.k_segments, c.q_segment_stride, c.k_segment_stride}};
 #if GIWA_TORCH_MASK == 4
   return inner;

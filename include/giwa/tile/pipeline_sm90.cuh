@@ -9,6 +9,15 @@
 
 namespace giwa::inline GIWA_ABI {
 
+namespace detail {
+/// Arrives at a barrier once for a warp, when all of its lanes have done what comes before.
+template <class Block>
+GIWA_DEVICE void arrive_as_warp(const Block& block, arch::mbarrier& barrier) {
+  block.sync_warp();
+  if (block.lane() == 0) barrier.arrive();
+}
+}  // namespace detail
+
 /// A pipeline whose producer is one thread and whose consumers are whole warps. In a cluster the producer of each block
 /// fills the stages of that block, or of all blocks at once (copies.multicast); a stage is filled again after all blocks
 /// have released it. The launch has clusters of ClusterBlocks blocks or no clusters, in which case each block is alone.
@@ -116,10 +125,10 @@ class pipeline<Stage, Stages, tensor_copies<ClusterBlocks>> {
     }
     /// Releases stage number `stage`, for a consumer that knows the number. Do not mix with release().
     GIWA_DEVICE void release(int stage) {
-      block_.sync_warp();  // the other lanes have read it too
       if constexpr (ClusterBlocks == 1) {
-        if (block_.lane() == 0) pipeline_.empty_[stage].arrive();
+        detail::arrive_as_warp(block_, pipeline_.empty_[stage]);
       } else {
+        block_.sync_warp();
         if (block_.lane() < blocks_) pipeline_.empty_[stage].arrive_in(block_.lane());
       }
     }

@@ -105,6 +105,10 @@ TEST_CASE("the call that the refusals change is right") {
   c.cache.pages = {};
   c.cache.sequences = 77;  // no longer used
   CHECK(c.run_slots().ok());
+  c.options.positions = {};  // nor are positions, where nothing is rotated
+  CHECK(giwa::append_to_cache(giwa::host, c.cache, c.in_rows(c.k_new), c.in_rows(c.v_new), giwa::no_rotary{}, c.options)
+            .ok());
+  CHECK_FALSE(c.run_slots().ok());
 }
 
 TEST_CASE("packed rows need the number of their sequences") {

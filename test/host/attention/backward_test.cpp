@@ -758,6 +758,58 @@ TEST_CASE("no two packed sequences share a tile of dq") {
   }
 }
 
+TEST_CASE("the workspace has room for dq of long sequences, whose tiles have few more rows") {
+  using giwa::detail::dq_parts, giwa::detail::long_sequences;
+  const auto rows_of = [](int64 queries, int64 rows) { return giwa::round_up(queries, rows); };
+  int64 count = 0;
+  for (int64 queries = 2000; queries < 4400; queries += 8) {
+    const bool is_long = long_sequences::suits(queries, long_sequences::full);
+    const int64 longer = rows_of(queries, dq_parts::long_rows) - rows_of(queries, 64);
+    CHECK(is_long == (queries >= long_sequences::full && 50 * longer <= queries));
+    if (!is_long || queries % 56 != 0) continue;
+    const giwa::attention_problem p{2, queries, 1, 3, 1, 128, 128, 2, 0, 0};
+    std::vector<unsigned char> memory(
+        static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(p, giwa::plain_score{}, 90)));
+    giwa::detail::workspace_layout layout{memory.data()};
+    const auto w = giwa::detail::backward_workspace::take(layout, p, 0, true, giwa::detail::key_sharing::none);
+    const int64 floats = long_sequences::tiles_of(2, queries) * 3 * 2 * dq_parts::long_floats;
+    CHECK(reinterpret_cast<float*>(w.added) - w.dq >= floats);
+    CHECK(layout.bytes <= static_cast<int64>(memory.size()));
+    ++count;
+  }
+  CHECK(count > 10);
+}
+
+TEST_CASE("sums of keys that blocks share are apart, for each tile of keys of each head, and fill their memory") {
+  using giwa::detail::shared_key_sums;
+  for (const bool packed : {false, true}) {
+    case_options o = sizes(3, 4, 2, 20, 300);
+    o.head_size = o.head_size_v = 64;
+    if (packed) o.q_lengths = {20, 7, 30, 1}, o.k_lengths = {300, 128, 0, 129};
+    backward_case<fp16> c(o);
+    auto p = giwa::detail::params_of(c.views(), giwa::full{}, giwa::plain_score{}, c.call_options());
+    shared_key_sums& shared = p.workspace.of_keys;
+    shared.sharers = 3, shared.tiles = shared_key_sums::tiles_of(c.views().in.problem());
+    const int64 warps = 2 * shared.tiles * shared_key_sums::warps, floats = shared_key_sums::floats_of_warp(64, 64);
+    std::vector<float> sums(static_cast<std::size_t>(warps * shared.sharers * floats));
+    std::vector<int> arrived(static_cast<std::size_t>(warps));
+    shared.sums = sums.data(), shared.arrived = arrived.data();
+    std::set<int64> places;
+    for (int head = 0; head < 4; head += 2)
+      for (int b = 0; b < c.of.sequence_count(); ++b) {
+        const auto h = p.call.at(b, head);
+        for (int n = 0; n * shared_key_sums::rows_of_tile < h.keys(); ++n) {
+          const auto place = p.shared_sums_of(h, n);
+          const int64 warp = place.arrived - arrived.data();
+          CHECK(places.insert(warp).second);
+          CHECK((warp >= 0 && warp + shared_key_sums::warps <= warps && warp % shared_key_sums::warps == 0));
+          CHECK((place.first == sums.data() + warp * shared.sharers * floats && place.floats == floats));
+        }
+      }
+    CHECK(places.size() == (packed ? 12 : 18));
+  }
+}
+
 TEST_CASE("the longest packed sequence of keys is that of queries, or the average if it is more") {
   case_options o = sizes(1, 2, 1, 0, 0);
   o.head_size = o.head_size_v = 64, o.q_lengths = {5, 3}, o.k_lengths = {10, 31};

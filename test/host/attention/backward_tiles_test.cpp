@@ -7,6 +7,7 @@
 #include "support/catch.hpp"
 
 #include <utility>
+#include <vector>
 
 using namespace giwa::detail;
 
@@ -74,6 +75,17 @@ TEST_CASE("gradients in fp32: every pair of head sizes fits in shared memory") {
   CHECK(s.policies >= 2 * 16 * 16);
   CHECK(s.largest_bytes <= sm90_backward_shared::most);
   CHECK(s.largest_bytes > 200 << 10);
+}
+
+TEST_CASE("the registers of a part of dq are apart and fill it") {
+  std::vector<bool> found(dq_parts::floats);
+  for (int thread = 0; thread < 128; ++thread)
+    for (int i = 0; i < dq_parts::floats / (4 * 128); ++i) {
+      const int at = dq_parts::offset(thread, i);
+      REQUIRE((at >= 0 && at % 4 == 0 && at + 4 <= dq_parts::floats));
+      CHECK_FALSE(found[static_cast<std::size_t>(at)]);
+      found[static_cast<std::size_t>(at)] = true;
+    }
 }
 
 TEST_CASE("128 columns of q and k with 64 of v leave no room for a staged dq after three stages") {

@@ -26,6 +26,9 @@ struct sum {
   }
 };
 
+/// A last node of a type of its own, as kernels have it.
+struct last_sum : sum {};
+
 /// The leaves [first, end) added by the definition of the tree: in order, into nodes of each level, and those into the
 /// result. span is the number of leaves of a child.
 sum sum_of(int first, int end, int level = fold_levels::count) {
@@ -48,10 +51,11 @@ struct split_result {
 
 /// The split [from, to) of leaves that begin with `first`, as the kernel does it. If it has all leaves, the only state is the
 /// result.
+template <class Fold>
 split_result fold_split(int first, int from, int to, int end) {
   const int begin = from == first ? 0 : from;
   split_result r{split_partials(begin, to), {}};
-  leaf_fold<sum> fold;
+  Fold fold;
   fold.reset();
   for (int leaf = from; leaf < to; ++leaf) {
     sum x{std::to_string(leaf)};
@@ -68,13 +72,19 @@ struct law {
   int64 other_result = 0, other_count = 0, too_many = 0, checked = 0, in_fours = 0;
 
   void check(int first, int end, const std::vector<int>& cuts, const std::string& right) {
-    ++checked;
+    if (++checked % 2 == 0)
+      check_fold<leaf_fold<sum>>(first, end, cuts, right);
+    else
+      check_fold<leaf_fold<sum, sum, last_sum>>(first, end, cuts, right);
+  }
+  template <class Fold>
+  void check_fold(int first, int end, const std::vector<int>& cuts, const std::string& right) {
     std::vector<split_partials::position> positions;
     std::vector<sum> partials;
     int from = first;
     for (std::size_t i = 0; i <= cuts.size(); ++i) {
       const int to = i < cuts.size() ? cuts[i] : end;
-      const split_result r = fold_split(first, from, to, end);
+      const split_result r = fold_split<Fold>(first, from, to, end);
       if (cuts.empty()) {
         other_result += r.handed_on[0].text == right ? 0 : 1;
         return;
@@ -88,7 +98,7 @@ struct law {
     }
     // As one list, and in lists of 5, which end inside of nodes.
     for (const std::size_t most : {partials.size(), std::size_t{5}}) {
-      leaf_fold<sum> fold;
+      Fold fold;
       fold.reset();
       for (std::size_t n = 0, end_of_list = 0; n < partials.size();) {
         if (n == end_of_list) end_of_list = std::min(n + most, partials.size());
@@ -180,7 +190,7 @@ TEST_CASE("largest nodes of whole splits, each summed by itself and then merged 
         leaf_fold<sum> fold;
         fold.reset();
         for (int from = first; from < std::min(first + node, end); from += split) {
-          const split_result r = fold_split(0, from, std::min(from + split, end), end);
+          const split_result r = fold_split<leaf_fold<sum>>(0, from, std::min(from + split, end), end);
           for (std::size_t n = 0; n < r.handed_on.size(); ++n) {
             const split_partials::position at = r.partials.position_of(static_cast<int>(n));
             sum x = r.handed_on[n];

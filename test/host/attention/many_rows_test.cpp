@@ -215,3 +215,20 @@ TEST_CASE("the workspace of a chunk of a long sequence") {
   many.queries = 1024;  // more tiles than multiprocessors
   CHECK(shape_of_many_rows(many, 132, giwa::max_int64, false).slots == 0);
 }
+
+TEST_CASE("the workspace of packed queries is that of as many long sequences as the rows may have") {
+  const auto slots = [](int64 rows) {
+    const cached_problem p{.sequences = 4,
+                           .queries = 64,
+                           .rows = rows,
+                           .keys = 8192,
+                           .heads = 32,
+                           .kv_heads = 8,
+                           .head_size = 128,
+                           .head_size_v = 128};
+    return shape_of_many_rows(p, 132, giwa::max_int64, false).slots;
+  };
+  constexpr int64 least = few_queries_of_sequence + 1;  // of a sequence with many rows
+  CHECK(slots(least - 1) < slots(least));
+  CHECK(slots(least) == slots(2 * least - 2));
+}

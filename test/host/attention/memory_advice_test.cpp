@@ -202,6 +202,13 @@ TEST_CASE("advice in words says what is needed, what there is, and what would fi
   CHECK(giwa::memory_advice(p, m).value.total == 140 * gib);
 }
 
+TEST_CASE("advice that is refused knows of no memory") {
+  CHECK(giwa::attention_bytes{}.all() == 0);
+  const giwa::result<giwa::attention_advice> refused = giwa::memory_advice(some(2), -1, gib);
+  CHECK_FALSE(refused.ok());
+  CHECK((refused.value.free == 0 && refused.value.total == 0));
+}
+
 TEST_CASE("one key has no halves, two have") {
   attention_problem p = some(2);
   p.seq_k = 1;

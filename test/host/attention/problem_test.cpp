@@ -483,6 +483,18 @@ TEST_CASE("the sizes of a batch and of packed sequences") {
   CHECK((packed.batch == 9 && packed.seq_q == -1 && packed.seq_k == -1 && packed.rows_q == 5 && packed.rows_k == 7));
 }
 
+TEST_CASE("packed rows without a number of sequences are of no sequences that a call takes") {
+  struct sizes_of_rows {
+    giwa::int64 rows_q, rows_k;
+    giwa::attention_problem problem(bool) const { return {.rows_q = rows_q, .rows_k = rows_k}; }
+  };
+  CHECK(giwa::detail::problem_of_sizes<3>(sizes_of_rows{5, 7}).batch == -1);
+  CHECK(giwa::detail::problem_of_sizes<3>(sizes_of_rows{5, 0}).batch == -1);
+  CHECK(giwa::detail::problem_of_sizes<3>(sizes_of_rows{0, 7}).batch == -1);
+  CHECK(giwa::detail::problem_of_sizes<3>(sizes_of_rows{0, 0}).batch == 0);
+  CHECK(giwa::detail::problem_of_sizes<4>(sizes_of_rows{5, 7}).batch == 0);
+}
+
 TEST_CASE("what a GPU of each compute capability has") {
   using giwa::detail::gpu_traits;
   struct row {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Score modifiers against their formulas in double, their order, and what they refuse.
+#include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/problem/bias_gradient.hpp>
+#include <giwa/attention/problem/dropout.hpp>
 #include <giwa/attention/problem/score.hpp>
 #include <giwa/attention/problem/score_gradient.hpp>
 
@@ -23,6 +25,34 @@ bool refused(const giwa::status& s, const std::string& argument, giwa::bound rel
   return s.code == giwa::status_code::invalid_argument && s.argument == argument && s.relation == relation &&
          s.expected == expected && s.got == got;
 }
+
+struct without_slope {
+  float operator()(float score, attention_coord) const { return score; }
+};
+template <class First, class Second>
+using both = giwa::then<First, Second>;
+using capped = giwa::softcap;
+using dropped = giwa::dropout<>;
+using rotated = giwa::rotated_queries<giwa::rotary_base>;
+
+using namespace giwa::detail;
+
+// then() has a slope if both of its parts have.
+static_assert(has_slope<both<capped, capped>> && has_slope<both<both<capped, capped>, giwa::plain_score>>);
+static_assert(!has_slope<both<capped, without_slope>> && !has_slope<both<without_slope, capped>>);
+static_assert(!has_slope<both<both<capped, without_slope>, capped>> && !has_slope<both<without_slope, without_slope>>);
+
+// A dropout and a rotation are found at every depth, on both sides.
+static_assert(!hides_dropout<dropped> && !hides_dropout<both<capped, capped>> && !hides_rotation<both<capped, capped>>);
+static_assert(hides_dropout<both<dropped, capped>> && hides_dropout<both<capped, dropped>>);
+static_assert(hides_dropout<both<both<dropped, capped>, capped>> && hides_dropout<both<both<capped, dropped>, capped>>);
+static_assert(hides_dropout<both<capped, both<dropped, capped>>> && hides_dropout<both<capped, both<capped, dropped>>>);
+static_assert(!hides_rotation<rotated> && !hides_rotation<both<capped, both<capped, dropped>>>);
+static_assert(hides_rotation<both<rotated, capped>> && hides_rotation<both<capped, rotated>>);
+static_assert(hides_rotation<both<both<rotated, capped>, capped>> &&
+              hides_rotation<both<both<capped, rotated>, capped>>);
+static_assert(hides_rotation<both<capped, both<rotated, capped>>> &&
+              hides_rotation<both<capped, both<capped, rotated>>>);
 
 }  // namespace
 

@@ -702,6 +702,9 @@ TEST_CASE("workspace_bytes of a cached call of sizes without work") {
     CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == 0);
   }
   p = decode;
+  p.queries = 0, p.rows = 5;  // packed, of which nobody has said more
+  CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) > 0);
+  p = decode;
   p.cache_bytes = 1;
   CHECK(giwa::workspace_bytes(p, {.multiprocessors = 132}) == giwa::workspace_bytes(decode, {.multiprocessors = 132}));
   p.element_bytes = 4;  // a kernel without a workspace

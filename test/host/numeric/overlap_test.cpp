@@ -122,6 +122,8 @@ TEST_CASE("sizes, strides and distances near the ends of int64 do not overflow")
   static_assert(steps_meet<1>({2}, {most / 2 + 1}, 0, least, 4));
   static_assert(steps_meet<2>({2, 2}, {most / 2 - 8, most / 2 - 8}, 0, 0, 4));
   static_assert(steps_meet<1>({most}, {1}, 0, most, 1));
+  // The dimensions after a step reach one byte less than twice the step: rows are mixed, and the answer is exact.
+  static_assert(!steps_meet<2>({2, 2}, {8, 12}, 0, 16, 4) && steps_meet<2>({2, 2}, {8, 12}, 0, 4, 4));
   // Below that the answer is exact, at any distance.
   constexpr int64 step = most / 4;
   static_assert(!steps_meet<1>({2}, {step}, 0, most, 4));

@@ -3,6 +3,7 @@
 #include <giwa/base/throw.hpp>
 #include <giwa/host_executor.cuh>
 #include <giwa/softmax/row_op.cuh>
+#include <giwa/softmax/row_softmax.cuh>
 
 #include <cstring>
 #include <memory>
@@ -178,4 +179,24 @@ TEST_CASE("every length has a shape that holds it") {
       });
     }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("packets are aligned where the first element and all strides of rows are") {
+  const exact<float> buffer(64, 0);
+  float* const memory = buffer.data();
+  const auto access = [&](int first, giwa::index<2> sizes, giwa::index<2> strides, int first_out = 0) {
+    return giwa::detail::access_of(tensor_view<const float, 2>(memory + first, sizes, strides),
+                                   tensor_view<float, 2>(memory + first_out, sizes, {8, 1}));
+  };
+  CHECK(access(0, {3, 8}, {8, 1}) == row_access::aligned);
+  CHECK(access(1, {3, 8}, {8, 1}) == row_access::shifted);
+  CHECK(access(0, {3, 8}, {8, 1}, 2) == row_access::shifted);
+  CHECK(access(0, {3, 8}, {9, 1}) == row_access::shifted);
+  CHECK(access(0, {1, 8}, {9, 1}) == row_access::aligned);  // one row has no next one
+  CHECK(access(0, {3, 8}, {16, 2}) == row_access::strided);
+  CHECK(access(0, {3, 1}, {4, 2}) == row_access::aligned);
+  const tensor_view<const float, 3> outer(memory, {2, 2, 4}, {9, 4, 1}), inner(memory, {2, 2, 4}, {8, 5, 1});
+  const tensor_view<float, 3> out(memory, {2, 2, 4});
+  CHECK(giwa::detail::access_of(outer, out) == row_access::shifted);
+  CHECK(giwa::detail::access_of(inner, out) == row_access::shifted);
 }

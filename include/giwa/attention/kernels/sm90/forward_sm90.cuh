@@ -94,8 +94,7 @@ struct sm90_attention_op {
       }
       // A part of the keys is stored where the earlier parts are, so only the last chunk is.
       if (!is_part<Score> || !p.chunked || !work.continued) epilogue::run(c, rows, ends);
-      block.sync_warp();
-      if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
+      arrive_as_warp(block, s.work_empty[turn % types::queue_depth]);
     }
     if (types::stores_tiles) arch::wait_stores<0>();
   }

@@ -87,8 +87,7 @@ struct many_rows_op {
       float m[query_rows::softmax_state::rows], l[query_rows::softmax_state::rows];
       splits.finish(q, m, l);
       many_rows_output<types, Block>::run(c, q, m, l);
-      block.sync_warp();
-      if (block.lane() == 0) s.work_empty[turn % types::queue_depth].arrive();
+      arrive_as_warp(block, s.work_empty[turn % types::queue_depth]);
     }
     if (types::stores_tiles && c.thread == 0) arch::wait_stores<0>();
   }
