@@ -155,6 +155,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/workspace.hpp
   P giwa/attention/problem/scales.hpp
   P giwa/attention/problem/options.hpp
+  P giwa/attention/problem/rows_656.hpp
   P giwa/attention/problem/cache.hpp
   P giwa/attention/split_fp16/layout.hpp
   D giwa/attention/split_fp16/numbers.cuh
@@ -186,6 +187,7 @@ set(GIWA_HEADERS
   P giwa/attention/tuning/sm90_blocks.hpp
   P giwa/attention/problem/cached_problem.hpp
   P giwa/attention/problem/cached_views.hpp
+  P giwa/attention/problem/key_selection.hpp
   P giwa/attention/problem/cached_checks.hpp
   P giwa/attention/problem/cached_params.hpp
   P giwa/attention/problem/score_gradient.hpp
@@ -236,6 +238,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm80/byte_products_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
+  D giwa/attention/kernels/sm80/rows_656_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_loader_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_scaling_sm80.cuh

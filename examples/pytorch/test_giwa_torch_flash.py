@@ -9,7 +9,7 @@ import torch
 
 import giwa_torch
 from giwa_torch import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,
-                        flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache)
+                        flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache, flash_mla_with_kvcache, get_mla_metadata)
 from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, random, seen
 
 SIZE = 64
@@ -356,8 +356,49 @@ def test_pages_of_packed_queries():
         compare(f"sequence {b}", [o[None, rows], lse[None, :, rows]], exact, plain, dtype, 4)
 
 
+def rows_of_656(rows):
+    """Latent rows of FlashMLA's FP8 format, and the numbers that they stand for."""
+    groups = rows[..., :512].float().unflatten(-1, (4, 128))
+    scales = groups.abs().amax(-1, keepdim=True) / 448
+    codes = (groups / scales).to(torch.float8_e4m3fn)
+    parts = [codes.flatten(-2), scales.flatten(-2), rows[..., 512:].to(torch.bfloat16)]
+    return (torch.cat([x.contiguous().view(torch.uint8) for x in parts], -1),
+            torch.cat([(codes.float() * scales).flatten(-2), parts[2].float()], -1))
+
+
+def test_flash_mla():
+    pages, page, heads = 8, 16, 16
+    rows = random(pages, page, 1, 576, dtype=torch.bfloat16)
+    q = random(2, 2, heads, 576, dtype=torch.bfloat16)
+    table = torch.randperm(pages, device=DEVICE).to(torch.int32).view(2, 4)
+    lengths = torch.tensor([64, 37], dtype=torch.int32, device=DEVICE)
+    indices = torch.randint(-3, pages * page + 3, (2, 2, 40), dtype=torch.int32, device=DEVICE)
+    indices[1, 1] = -1
+    seen_by_table = torch.full((2, 2, 64), -1, dtype=torch.int32, device=DEVICE)
+    for b, i in itertools.product(range(2), range(2)):
+        keys = torch.arange(int(lengths[b]) - 1 + i, device=DEVICE)
+        seen_by_table[b, i, :len(keys)] = table[b, keys // page] * page + keys.to(torch.int32) % page
+    packed, numbers = rows_of_656(rows)
+    for cache, values in ((rows, rows.float()), (packed, numbers)):
+        options = {"is_fp8_kvcache": cache is packed}
+        found = [(indices, flash_mla_with_kvcache(q, cache, None, None, 512, indices=indices, **options)),
+                 (seen_by_table, flash_mla_with_kvcache(q, cache, table, lengths, 512, *get_mla_metadata(), causal=True, **options))]
+        for lists, (o, lse) in found:
+            for b, i in itertools.product(range(2), range(2)):
+                keys = lists[b, i][(lists[b, i] >= 0) & (lists[b, i] < pages * page)].long()
+                own = values.view(-1, 576)[keys].double()
+                scores = q[b, i].double() @ own.T / 24
+                assert (lse[b, :, i] - scores.logsumexp(-1)).nan_to_num(0).abs().max() < 1e-4
+                assert len(keys) > 0 or (lse[b, :, i] == -torch.inf).all()
+                torch.testing.assert_close(o[b, i].double(), scores.softmax(-1) @ own[:, :512], atol=0.03, rtol=0.02)
+    new = torch.zeros_like(packed)
+    giwa_torch.append_to_cache(rows.view(2, 64, 1, 576), None, new, new, torch.full_like(lengths, 64), table)
+    back = new[table.flatten().long()].view(pages, page, 1, 656)
+    assert (back != packed).float().mean() < 0.02  # scales differ in the last digit
+
+
 def calls():
-    yield from (test_functions, test_caches, test_pages_of_packed_queries, test_cache_arguments, test_caches_of_8_bits,
+    yield from (test_functions, test_flash_mla, test_caches, test_pages_of_packed_queries, test_cache_arguments, test_caches_of_8_bits,
                 test_scales_that_append_finds, test_e4m3)
     for case in grid():
         if case[0] == 5:

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -82,6 +83,7 @@ struct cached_case_options {
 template <class T, class Element = T, class O = T>
 struct cached_case {
   static constexpr int64 codes = giwa::detail::codes_of<Element>;
+  static constexpr bool has_format = giwa::detail::row_format<Element>;
   cached_case_options options;
   case_buffer<T, 4> q;  // (sequences, queries, heads, head size), or (1, rows, heads, head size)
   case_buffer<Element, 4> k, v;
@@ -109,21 +111,40 @@ struct cached_case {
     else
       make_sequences();
     const int64 first = c.paged() ? pool() : c.sequences(), length = c.paged() ? c.page_size : c.keys;
-    k = new_buffer<Element, 4>({first, length, c.kv_heads, c.head_size / codes}, c.layout[1], c.offset, false);
-    v = new_buffer<Element, 4>({first, length, c.kv_heads, c.head_size_v / codes}, c.layout[2], c.offset, false);
+    k = new_buffer<Element, 4>({first, length, c.kv_heads, stored(c.head_size)}, c.layout[1], c.offset, false);
+    v = new_buffer<Element, 4>({first, length, c.kv_heads, stored(c.head_size_v)}, c.layout[2], c.offset, false);
     k_scales = scales_of(c.k_scales);
     v_scales = scales_of(c.v_scales);
     q.for_each([&](std::size_t at) { q.memory[at] = giwa::convert<T>{}(c.spread * normal()); });
     sinks.for_each([&](std::size_t at) { sinks.memory[at] = static_cast<float>(2 * normal()); });
-    fill(k, c.head_size, c.spread);
-    fill(v, c.head_size_v, 1);
+    if constexpr (has_format) {
+      for_each_row([&](int64 at, int64 row, int64 head) { fill_row(&k.view()(at, row, head, 0)); });
+    } else {
+      fill(k, c.head_size, c.spread);
+      fill(v, c.head_size_v, 1);
+    }
     if (c.latent) share_values();
   }
 
   /// Makes v the first columns of k: on the host a copy. Again after k is written.
   void share_values() {
     v = k;
-    v.extents[3] = options.head_size_v / codes;
+    v.extents[3] = stored(options.head_size_v);
+  }
+  /// Elements of a row of so many numbers.
+  static int64 stored(int64 numbers) {
+    if constexpr (has_format) return numbers == Element::head_size ? Element::row_bytes : Element::rest_at;
+    return numbers / codes;
+  }
+  /// f(element of the first dimension, row, head) for the rows that a sequence has.
+  template <class F>
+  void for_each_row(const F& f) {
+    const int64 size = options.paged() ? options.page_size : options.keys;
+    for (std::size_t b = 0; b < keys.size(); ++b)
+      for (int64 key = 0; key < keys[b]; ++key) {
+        const int64 at = element[b][static_cast<std::size_t>(key / size)];
+        for (int64 head = 0; at >= 0 && head < options.kv_heads; ++head) f(at, key % size, head);
+      }
   }
 
   bool packed() const { return options.packed; }
@@ -238,19 +259,28 @@ struct cached_case {
   void fill(case_buffer<Element, 4>& of, int64 width, double spread) {
     if (std::is_same_v<Element, giwa::int8_code>) spread *= &of == &k ? 4 : 50;
     if (codes == 2) spread *= &of == &k ? 2 : 4;
-    const int64 size = options.paged() ? options.page_size : options.keys;
-    for (std::size_t b = 0; b < keys.size(); ++b)
-      for (int64 key = 0; key < keys[b]; ++key) {
-        const int64 at = element[b][static_cast<std::size_t>(key / size)];
-        for (int64 head = 0; at >= 0 && head < options.kv_heads; ++head)
-          for (int64 d = 0; d < width / codes; ++d) {
-            const float first = static_cast<float>(spread * normal());
-            if constexpr (codes == 2)
-              of.view()(at, key % size, head, d) = Element(first, static_cast<float>(spread * normal()));
-            else
-              of.view()(at, key % size, head, d) = giwa::convert<Element>{}(first);
-          }
+    for_each_row([&](int64 at, int64 row, int64 head) {
+      for (int64 d = 0; d < width / codes; ++d) {
+        const float first = static_cast<float>(spread * normal());
+        if constexpr (codes == 2)
+          of.view()(at, row, head, d) = Element(first, static_cast<float>(spread * normal()));
+        else
+          of.view()(at, row, head, d) = giwa::convert<Element>{}(first);
       }
+    });
+  }
+  /// A row of 656 bytes whose numbers are exact in every type: scales of few bits.
+  void fill_row(Element* row) {
+    for (int d = 0; d < Element::codes; ++d)
+      row[d].byte = giwa::e4m3(static_cast<float>(options.spread * normal())).bits();
+    for (int i = 0; i < Element::codes / Element::group; ++i) {
+      const float scale = 0.25f * static_cast<float>(1 + random_.below(6));
+      std::memcpy(row + Element::scales_at + 4 * i, &scale, 4);
+    }
+    for (int d = 0; d < Element::rest; ++d) {
+      const auto x = giwa::convert<giwa::bf16>{}(static_cast<float>(options.spread * normal()));
+      std::memcpy(row + Element::rest_at + 2 * d, &x, 2);
+    }
   }
 };
 

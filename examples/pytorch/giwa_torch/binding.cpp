@@ -56,7 +56,7 @@ library load(int pass, const at::Device& device, int element, int64_t head_size,
   std::uint64_t key = 0;
   const auto add = [&](int64_t value, int bits) { key = key << bits | static_cast<std::uint64_t>(value); };
   add(pass, 3), add(on_gpu, 1), add(index, 8), add(element, 2), add(head_size, 12), add(head_size_v, 12), add(mask, 3);
-  add(score, 10);
+  add(score, 12);
   {
     const std::shared_lock lock(mutex);
     if (const auto at = libraries.find(key); at != libraries.end()) return at->second;
@@ -666,10 +666,11 @@ int set_cache(call& c, const Tensor& k_cache, const Tensor& v_cache, const optio
               const optional_tensor& v_scales, const optional_tensor& lengths, const optional_tensor& pages,
               const Tensor& first, int64_t sequences) {
   const at::ScalarType type = k_cache.scalar_type();
-  const int flag = type == at::kFloat8_e4m3fn ? giwa_torch::cache_e4m3
-                   : type == at::kChar        ? giwa_torch::cache_int8
-                   : type == at::kByte        ? giwa_torch::cache_int4
-                                              : 0;
+  const int flag = type == at::kFloat8_e4m3fn                     ? giwa_torch::cache_e4m3
+                   : type == at::kChar                            ? giwa_torch::cache_int8
+                   : type == at::kByte && k_cache.size(-1) == 656 ? giwa_torch::cache_rows_656
+                   : type == at::kByte                            ? giwa_torch::cache_int4
+                                                                  : 0;
   check_layout(k_cache, "k_cache", first, 4), check_layout(v_cache, "v_cache", first, 4);
   TORCH_CHECK_VALUE(flag != 0 || type == first.scalar_type(), "giwa_torch: k_cache has elements of type ", type,
                     "; it must be q's, ", first.scalar_type(), ", or float8_e4m3fn, int8 or uint8");
@@ -700,7 +701,8 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
                                             const optional_tensor& sinks, const optional_tensor& k_scales,
                                             const optional_tensor& v_scales, int64_t max_q, int64_t left, int64_t right,
                                             bool bottom_right, double softcap, std::optional<double> scale,
-                                            bool heads_first) {
+                                            const optional_tensor& indices, const optional_tensor& counts,
+                                            bool of_sequences, bool heads_first) {
   const c10::OptionalDeviceGuard guard(q_.device());
   check_query(q_);
   check(q_, "q", q_, q_offsets ? 3 : 4);
@@ -717,11 +719,25 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
   Tensor kept_slopes, kept_sinks;
   set_slopes(c, slopes, q, kept_slopes);
   set_sinks(c, sinks, q, kept_sinks);
-  const int64_t size_v = v_cache.size(3) * (flag == giwa_torch::cache_int4 ? 2 : 1);
+  const int64_t size_v =
+      flag == giwa_torch::cache_rows_656 ? 512 : v_cache.size(3) * (flag == giwa_torch::cache_int4 ? 2 : 1);
+  if (indices) {
+    const int64_t rows = c.q.sizes[0] * c.q.sizes[1];
+    TORCH_CHECK_VALUE(
+        indices->device() == q.device() && indices->scalar_type() == at::kInt && indices->dim() > 1 &&
+            indices->is_contiguous() && indices->size(-1) > 0 && indices->numel() == rows * indices->size(-1),
+        "giwa_torch: indices must be int32 and contiguous, (batch, queries, keys) or (rows, keys), on ", q.device());
+    TORCH_CHECK_VALUE(left < 0 && right < 0 && softcap == 0 && !slopes,
+                      "giwa_torch: with indices there is no causal, window, softcap or alibi_slopes");
+    c.selected = indices->const_data_ptr<int>(), c.selected_most = indices->size(-1);
+    c.selected_counts = numbers(counts, "counts", q, rows);
+    c.selects_of_sequences = of_sequences;
+  }
   const Tensor o = empty_rows(q_, size_v, q_offsets.has_value()), lse = empty_lse(c, q, q_offsets.has_value());
   c.o = rows_of(o, heads_first), c.lse = lse.data_ptr<float>();
   if (count == 0) return {o, lse};  // no pages then, and the call would take them for a contiguous cache
-  const int mask = q.is_cpu()               ? giwa_torch::mask_band
+  const int mask = indices                  ? giwa_torch::mask_keys
+                   : q.is_cpu()             ? giwa_torch::mask_band
                    : left < 0 && right < 0  ? giwa_torch::mask_full
                    : left < 0 && right == 0 ? giwa_torch::mask_causal
                                             : giwa_torch::mask_band;
@@ -811,7 +827,7 @@ TORCH_LIBRARY(giwa, m) {
   m.def(
       "attention_cached(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? lengths, Tensor? pages, Tensor? q_offsets, "
       "Tensor? slopes, Tensor? sinks, Tensor? k_scales, Tensor? v_scales, int max_q, int left, int right, bool "
-      "bottom_right, float softcap, float? scale, "
+      "bottom_right, float softcap, float? scale, Tensor? indices, Tensor? counts, bool of_sequences, "
       "bool heads_first) -> (Tensor, Tensor)");
   m.def(
       "append_to_cache(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? lengths, Tensor? pages, "

@@ -25,9 +25,9 @@ HERE = Path(__file__).resolve().parent
 ELEMENTS = ("giwa::fp16", "giwa::bf16", "float", "giwa::e4m3")  # in the order of binding.cpp
 DTYPES = ("fp16", "bf16", "fp32", "e4m3")
 PASSES = ("forward", "backward", "cached", "append", "block_map")
-MASKS = ("no mask", "causal", "band", "mask tensor", "mask of bits", "block map")
+MASKS = ("no mask", "causal", "band", "mask tensor", "mask of bits", "block map", "lists of keys")
 SCORES = ("softcap", "alibi", "bias", "alibi gradient", "bias gradient", "dropout", "float32 bias",
-          "e4m3 cache", "int8 cache", "int4 cache")  # bits, as score_flag and cache_flag of call.hpp
+          "e4m3 cache", "int8 cache", "int4 cache", "rows of 656 bytes")  # bits, as score_flag and cache_flag of call.hpp
 
 
 def include_folder():

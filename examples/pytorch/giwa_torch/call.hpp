@@ -11,7 +11,7 @@ namespace giwa_torch {
 enum pass : int { pass_forward, pass_backward, pass_cached, pass_append, pass_block_map };
 // The variant of a library of pass_append is append_tables_of_float or 0, of pass_block_map 0; of the others, score_flag.
 enum append_flag : int { append_tables_of_float = 1 };
-enum mask_kind : int { mask_full, mask_causal, mask_band, mask_tensor, mask_data, mask_blocks };
+enum mask_kind : int { mask_full, mask_causal, mask_band, mask_tensor, mask_data, mask_blocks, mask_keys };
 enum score_flag : int {
   score_softcap = 1,
   score_alibi = 2,
@@ -22,7 +22,7 @@ enum score_flag : int {
   score_bias_float = 64,  // the bias is float, and q is not
 };
 // Joined with the flags of a library of pass_cached and of pass_append, unless the elements of the cache are those of q.
-enum cache_flag : int { cache_e4m3 = 128, cache_int8 = 256, cache_int4 = 512 };
+enum cache_flag : int { cache_e4m3 = 128, cache_int8 = 256, cache_int4 = 512, cache_rows_656 = 1024 };
 
 struct tensor {
   void* data;                         // null: there is none
@@ -74,6 +74,10 @@ struct call {
   bool finds_scales;  // append_to_cache() writes k_scales and v_scales
   const int* pages;   // (sequences, pages_most)
   std::int64_t pages_stride, pages_most;
+  // The keys that each query sees: numbers of a list, of which `selected_counts` count; of keys of its sequence, or rows of the cache.
+  const int *selected, *selected_counts;
+  std::int64_t selected_most;
+  bool selects_of_sequences;
   // Rows k and v appended to it; q is rotated into o. Of each row: its position, its slot in the cache.
   const int *positions, *slots;
   const void *cos, *sin;  // (positions, pairs)

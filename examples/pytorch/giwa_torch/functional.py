@@ -47,9 +47,14 @@ def _(dout, dlse, q, k, v, o, lse, mask, bias, slopes, sinks, *others, wanted):
                                                         for x, want in zip((bias, slopes, sinks), wanted[3:]) if want]
 
 
+def is_row_of_656(cache):
+    return cache.dtype == torch.uint8 and cache.shape[-1] == 656
+
+
 @torch.library.register_fake("giwa::attention_cached")
 def _(q, k_cache, v_cache, *others):
     size = v_cache.shape[-1] * (2 if v_cache.dtype == torch.uint8 else 1)  # two integers of 4 bits
+    size = 512 if is_row_of_656(k_cache) else size
     return empty_rows(q, size), empty_lse(q, others[-1])
 
 
@@ -162,7 +167,8 @@ def attention(q, k, v, *, causal=False, window=(-1, -1), top_left=False, mask=No
 
 
 def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, window=(-1, -1), alibi_slopes=None, sinks=None,
-                     softcap=0.0, scale=None, q_offsets=None, max_q=0, heads_first=False, return_lse=False, k_scales=None, v_scales=None):
+                     softcap=0.0, scale=None, q_offsets=None, max_q=0, heads_first=False, return_lse=False, k_scales=None, v_scales=None,
+                     indices=None, counts=None, of_sequences=False):
     """Computes attention of the newest tokens to a cache, which contains their keys and values already. The last query's diagonal is
     key lengths[b] - 1.
 
@@ -173,12 +179,17 @@ def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, w
     k_scales, v_scales   float32, (pages or batch, keys, kv heads), or 1 for any of these: an element of a cache of float8_e4m3fn or int8
              stands for its value times the scale, and of uint8, (…, head size / 2), for two integers of 4 bits, the first in the low
              bits, times the scale. None: 1. q is not rounded
+    indices  (batch, queries, n), int32: the keys that each query sees, page * page size + row, or keys of its sequence if of_sequences;
+             others are none. counts, (batch, queries), int32: how many of them count. Without causal, window, softcap and alibi_slopes
+
+    A cache of uint8, (pages, keys of a page, kv heads, 656), has latent rows of FlashMLA's FP8 format, and is k_cache and v_cache.
 
     The other arguments are those of attention(); q may be packed. There are no gradients. Lengths and pages are read when the
     kernels run, so a CUDA graph may be replayed with others in the same tensors.
     """
     o, lse = torch.ops.giwa.attention_cached.default(q, k_cache, v_cache, lengths, pages, q_offsets, alibi_slopes, sinks, k_scales,
-                                                     v_scales, max_q, window[0], 0 if causal else window[1], True, softcap, scale, heads_first)
+                                                     v_scales, max_q, window[0], 0 if causal and indices is None else window[1], True,
+                                                     softcap, scale, indices, counts, of_sequences, heads_first)
     return (o, lse) if return_lse else o
 
 
@@ -197,11 +208,13 @@ def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=
 
     The cache, pages and scales are those of attention_cached(). What is written to a cache of float8_e4m3fn, int8 or uint8 is divided by
     the scale, rounded to nearest even, and limited to 448, 127 or 7. With find_scales the call finds the scale of each new token and
-    head, its largest magnitude over 448, 127 or 7, and writes it to k_scales and v_scales, (pages or batch, keys, kv heads).
+    head, its largest magnitude over 448, 127 or 7, and writes it to k_scales and v_scales, (pages or batch, keys, kv heads). For rows of
+    656 bytes v is None and k has 576 elements: scales are found, and the last elements are rotated.
     """
     if find_scales:
         return torch.ops.giwa.append_with_scales.default(k, v, k_cache, v_cache, k_scales, v_scales, lengths, pages, q, cos, sin,
                                                          interleaved, positions, slots, heads_first)
+    v = k[..., :0] if v is None else v
     return torch.ops.giwa.append_to_cache.default(k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots,
                                                   heads_first, k_scales, v_scales)
 

@@ -9,7 +9,7 @@
 #elif GIWA_TORCH_PASS == 2 || GIWA_TORCH_PASS == 3
 #include <giwa/cache.cuh>
 #endif
-#if GIWA_TORCH_PASS == 4 || GIWA_TORCH_MASK >= 4
+#if GIWA_TORCH_PASS == 4 || GIWA_TORCH_MASK == 4 || GIWA_TORCH_MASK == 5
 #include <giwa/block_map.cuh>
 #endif
 #else
@@ -61,7 +61,7 @@ giwa::tensor_view<T, 1> heads_of(const call& c, T* data) {
   return {data, {c.q.sizes[2]}};
 }
 
-#if GIWA_TORCH_MASK >= 3
+#if GIWA_TORCH_MASK >= 3 && GIWA_TORCH_MASK <= 5
 // Keeps what a tensor of bool keeps, (batch, heads, queries, keys) with strides of 0 where it is broadcast.
 struct kept_by_tensor {
   static constexpr bool any_range = true;
@@ -80,7 +80,7 @@ kept_by_tensor tensor_mask_of(const call& c) {
           {c.mask.strides[0], c.mask.strides[1], c.mask.strides[2], c.mask.strides[3]}};
 }
 #endif
-#if GIWA_TORCH_MASK >= 4
+#if GIWA_TORCH_MASK == 4 || GIWA_TORCH_MASK == 5
 // Keeps what a tensor of bool, packed bits and ids of documents all keep; each without data keeps everything.
 struct kept_by_data {
   static constexpr bool any_range = true;
@@ -117,6 +117,14 @@ constexpr giwa::alignment alignment_of(const call& c) {
 [[maybe_unused]] giwa::full mask_of(const call&) { return {}; }
 #elif GIWA_TORCH_MASK == 1
 [[maybe_unused]] giwa::causal mask_of(const call& c) { return giwa::causal{alignment_of(c)}; }
+#elif GIWA_TORCH_MASK == 6
+giwa::key_selection mask_of(const call& c) {
+  return {.indices = c.selected,
+          .stride = c.selected_most,
+          .most = c.selected_most,
+          .counts = c.selected_counts,
+          .names = c.selects_of_sequences ? giwa::key_numbers::sequence_keys : giwa::key_numbers::pool_rows};
+}
 #else
 [[maybe_unused]] auto mask_of(const call& c) {
   const giwa::alignment align = alignment_of(c);
@@ -315,16 +323,18 @@ giwa::status run(const call& c) {
 
 #else
 
-using cache_element = giwa::stdlib::conditional_t<
-    has(giwa_torch::cache_e4m3), giwa::e4m3,
-    giwa::stdlib::conditional_t<has(giwa_torch::cache_int8), giwa::int8_code,
-                                giwa::stdlib::conditional_t<has(giwa_torch::cache_int4), giwa::int4_pair, element>>>;
+template <bool Is, class Then, class Else>
+using either = giwa::stdlib::conditional_t<Is, Then, Else>;
+using cache_element = either<has(giwa_torch::cache_e4m3), giwa::e4m3,
+                             either<has(giwa_torch::cache_int8), giwa::int8_code,
+                                    either<has(giwa_torch::cache_int4), giwa::int4_pair,
+                                           either<has(giwa_torch::cache_rows_656), giwa::rows_656, element>>>>;
 
 template <class Element>
 giwa::kv_cache<Element> cache_of(const call& c) {
   giwa::kv_cache<Element> cache;
   cache.k = view_of<Element>(c.k_cache);
-  cache.v = view_of<Element>(c.v_cache);
+  if (!has(giwa_torch::cache_rows_656)) cache.v = view_of<Element>(c.v_cache);
   cache.scales = {scales_of(c.k_scales), scales_of(c.v_scales)};
   cache.lengths = c.k_lengths;
   if (c.pages != nullptr) {
@@ -345,6 +355,10 @@ int64 bytes_of([[maybe_unused]] const call& c) {
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
     return 0;  // the call says what is wrong
   const giwa::workspace_gpu gpu{.multiprocessors = multiprocessors};
+#if GIWA_TORCH_MASK == 6
+  return giwa::workspace_bytes(cache_of<const cache_element>(c), view_of<const element>(c.q), view_of<element>(c.o),
+                               mask_of(c), {}, {}, gpu);
+#endif
   if (c.q_offsets != nullptr)
     return giwa::workspace_bytes(
         cache_of<const cache_element>(c), packed_view_of<const element>(c.q), packed_view_of<element>(c.o), {}, {},
@@ -399,6 +413,7 @@ giwa::status run(const call& c) {
   giwa::rotary_layout layout;
   layout.interleaved = c.interleaved;
   layout.size = 2 * static_cast<int>(c.table_sizes[1]);
+  if (has(giwa_torch::cache_rows_656)) layout.first = static_cast<int>(c.k.sizes[3]) - layout.size;
   return append(giwa::rotary_table(table(c.cos, c.cos_strides), table(c.sin, c.sin_strides), layout));
 }
 

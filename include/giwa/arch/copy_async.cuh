@@ -46,6 +46,13 @@ GIWA_DEVICE void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]
 #endif
 }
 
+/// Asks the L2 cache for the 128 bytes around an address. A hint: nothing waits for it.
+GIWA_DEVICE inline void prefetch_to_l2([[maybe_unused]] const void* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)) : "memory");
+#endif
+}
+
 /// Commits this thread's copies since the last commit as one group, which may be empty.
 GIWA_DEVICE inline void copy_async_commit() {
 #if GIWA_ARCH_CAPABILITY >= 80

@@ -81,7 +81,13 @@ struct mbarrier {
                  : "r"(address()), "r"(parity)
                  : "memory");
     return over != 0;
-#elif GIWA_ARCH_CAPABILITY >= 80
+#else
+    return is_over_now(parity);
+#endif
+  }
+  /// The same without a wait.
+  GIWA_DEVICE bool is_over_now(uint32 parity) {
+#if GIWA_ARCH_CAPABILITY >= 80
     uint32 over;
     asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(over)

@@ -73,7 +73,8 @@ struct cached_on_gpu {
 
 /// The type in which the plain implementation rounds: that of products on tensor cores, else fp32.
 template <class T, class Element>
-using plain_type = std::conditional_t<std::is_same_v<T, Element> || sizeof(T) == 4, T, giwa::fp16>;
+using plain_type = std::conditional_t<std::is_same_v<T, Element> || sizeof(T) == 4 || giwa::detail::row_format<Element>,
+                                      T, giwa::fp16>;
 
 /// Empty, or what is wrong with the result of a case, with workspaces of several sizes, all of which give the same bits.
 template <int HeadSize, int HeadSizeV, class Which = giwa::any_queries, class T, class Element, class O, class Mask,

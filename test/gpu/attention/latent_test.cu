@@ -2,8 +2,8 @@
 // attention_cached on a GPU with head sizes 576 and 512, whose v is the first columns of k, against the reference. GIWA_TEST_DRAWS
 // is how many problems are drawn, from GIWA_TEST_FIRST_DRAW on.
 #include "gpu/attention/cached_bits.cuh"
-#include "gpu/attention/cached_draw.hpp"
 #include "gpu/attention/late_copies.cuh"
+#include "gpu/attention/latent_draw.cuh"
 
 using namespace giwa_test;
 using giwa::bf16;
@@ -12,61 +12,19 @@ using giwa::fp16;
 
 namespace {
 
-constexpr int size = 576, size_v = 512;
+constexpr int size = latent_size, size_v = latent_size_v;
 
-/// Changes a drawn problem to one for the kernel for many rows, with lengths about the ends of its leaves.
-void draw_many_rows(int number, cached_case_options& c) {
-  constexpr int leaf = giwa::detail::latent_wide_leaf_keys;
-  random_sequence random(static_cast<uint64>(number) + 900000);
-  const int64 heads[] = {33, 40, 64, 65, 100, 127, 128};
-  c.kv_heads = 1 + random.below(2);
-  c.heads = c.kv_heads * heads[random.below(7)];
-  c.keys = 1 + random.below(random.below(3) == 0 ? 3 * leaf : 300);
-  if (c.paged()) c.most = giwa::ceil_div(c.keys, c.page_size);
-  const int64 sequences = 1 + random.below(3), most = std::max<int64>(1, 300000 / (c.heads * c.keys));
-  c.queries.assign(static_cast<std::size_t>(sequences), 1 + random.below(std::min<int64>(most, 4)));
-  if (c.packed) c.queries[0] = random.below(2);
-  c.lengths.clear();
-  for (int64 b = 0; b < sequences; ++b) {
-    const int64 edges[] = {0, 1, 63, 64, 65, 127, 128, leaf - 1, leaf, leaf + 1, leaf + 64, 2 * leaf, c.keys};
-    const int64 n = random.below(2) == 0 ? edges[random.below(13)] : random.below(c.keys + 1);
-    c.lengths.push_back(static_cast<int>(n));
-  }
-}
-
-/// Empty, or what is wrong with problem `number` in this form.
-template <class T, class O = T, class Mask = giwa::full, class Score = giwa::plain_score>
-std::string fault_of(int number, const Mask& mask = {}, const Score& score = {}) {
-  cached_case_options c = cached_drawer(number, giwa::detail::latent_leaf_keys).draw(false);
-  if (number % 2 == 1) draw_many_rows(number, c);
-  c.latent = true;
-  const std::string fault = cached_fault_on_gpu_of<T, size, size_v, T, O>(c, mask, score);
-  return fault.empty() ? "" : "draw " + std::to_string(number) + ": " + fault;
-}
 std::string fault_of_draw(int number) {
   switch (number % 6) {
-    case 0: return fault_of<bf16>(number);
-    case 1: return fault_of<bf16>(number, causal::bottom_right);
-    case 2: return fault_of<bf16>(number, giwa::sliding_window{1 + number % 200, giwa::alignment::bottom_right});
-    case 3: return fault_of<fp16, float>(number, by_distance{}, own_score{});
-    case 4: return fault_of<bf16>(number, causal::bottom_right);
-    default: return fault_of<fp16>(number, causal::bottom_right);
+    case 0: return latent_fault_of<bf16>(number);
+    case 1: return latent_fault_of<bf16>(number, causal::bottom_right);
+    case 2: return latent_fault_of<bf16>(number, giwa::sliding_window{1 + number % 200, giwa::alignment::bottom_right});
+    case 3: return latent_fault_of<fp16, fp16, float>(number, by_distance{}, own_score{});
+    case 4: return latent_fault_of<bf16>(number, causal::bottom_right);
+    default: return latent_fault_of<fp16>(number, causal::bottom_right);
   }
 }
 
-/// Sequences with none to many queries, and 0 to 600 keys. `group`: heads that share a head of keys. 5 make few rows, or with 7 and
-/// 8 packed queries many; 40 always make many, in leaves of more keys.
-cached_case_options mixed_case(int64 page_size, bool packed, int group = 5) {
-  cached_case_options c = bits_case_of(page_size, packed);
-  c.latent = true;
-  c.heads = group * c.kv_heads;
-  c.head_size = size, c.head_size_v = size_v;
-  c.keys = group == 5 ? 600 : 4500;
-  c.most = page_size == 0 ? 0 : giwa::ceil_div(c.keys, page_size);
-  c.lengths = {600, 130, 5, 0, 400, 64};
-  if (group > 5) c.lengths = {4500, 130, 2049, 0, 2048, 64};
-  return c;
-}
 template <class T, class Mask>
 std::string fault(cached_case<T>& c, const Mask& mask) {
   return cached_fault_on_gpu<size, size_v>(c, mask, giwa::plain_score{});

@@ -34,10 +34,11 @@ constexpr status check_append_range(int64 size, int64 least, const char* argumen
 
 /// The sizes of new rows and of the cache.
 template <class T, class Element>
-constexpr status check_append_tensors(const append_views<T, Element>& a) {
+status check_append_tensors(const append_views<T, Element>& a) {
   first_failure broken;
   const kv_cache<Element>& c = a.cache;
-  if (broken(check_rows(a.k, "k_new")) || broken(check_rows(c.k, "k")) ||
+  if (broken(check_rows(a.k, "k_new")) || broken(check_rows(c.k, "k")) || broken(check_row_format(c.k)) ||
+      broken(check_row_address(c.k)) ||
       broken(check_same(a.k, c.k, 2, "k_new", "k_new must have as many heads as k of the cache")) ||
       broken(check_head_size(a.k, c.k, "k_new", "k_new must have the head size of k of the cache")))
     return broken.state;
@@ -47,6 +48,8 @@ constexpr status check_append_tensors(const append_views<T, Element>& a) {
       broken(check_append_range(a.k.extent(2), 0, "k_new", "the number of heads is out of range")))
     return broken.state;
   if (!a.has_v()) return {};
+  if (row_format<Element>)
+    return status::invalid("v_new", "the values of such rows are numbers of k_new: pass no v_new");
   if (broken(check_rows(a.v, "v_new")) || broken(check_rows(c.v, "v")) ||
       broken(check_same(a.v, a.k, 0, "v_new", "v_new must have as many sequences as k_new")) ||
       broken(check_same(a.v, a.k, 1, "v_new", "v_new must have as many rows as k_new")) ||
@@ -223,6 +226,10 @@ status check_append(const append_views<T, Element>& a, const Rotary& rotary, int
       broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)) ||
       broken(check_found_scales(a, rotary)))
     return broken.state;
+  if constexpr (row_format<Element>)
+    if (rotary.size > 0 && rotary.first < Element::codes)
+      return status::invalid("rotary", "only the last numbers of such rows are rotated: the first one", bound::at_least,
+                             Element::codes, rotary.first);
   if (codes_of<Element> > 1 && !append_fits<codes_of<Element>>(a, rotary))
     return status::invalid("k_new",
                            "for pairs of integers rows must be aligned to two elements, and the rotated elements must "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The work of append_to_cache on a new row: its parameters, and how a row is read, rotated, rounded and written.
+// A new row of append_to_cache: how it is read, rotated, rounded and written.
 #ifndef GIWA_ATTENTION_APPEND_APPEND_ROWS_HPP
 #define GIWA_ATTENTION_APPEND_APPEND_ROWS_HPP
 
@@ -194,6 +194,20 @@ GIWA_HOST_DEVICE void append_heads(const Params& p, int64 row, const append_unit
   }
 }
 
+/// The same of rows of a format, which are written as they are made.
+template <int Count, class Params, class T>
+GIWA_HOST_DEVICE void append_rows_of_format(const Params& p, int64 row, const append_unit& unit,
+                                            const append_source<T>& from, int first, int end) {
+  const append_place place = p.place_of(row);
+  if (!place.known || place.element < 0) return;
+  const int64 batch = row / p.new_rows, row_of_batch = row - batch * p.new_rows.divisor();
+  unit_rotations<Count> rotations{};
+  if (unit.pair >= 0) rotations.fill(p.rotary, place.position, unit);
+  for (int head = first; head < end; ++head)
+    append_head<Count>(from.data + batch * from.batch + row_of_batch * from.row + head * from.head, unit,
+                       &p.views.cache.k(place.element, place.row, head, 0), rotations, p.rotary.interleaved);
+}
+
 /// Appends a unit of a slice of a row: heads of k, of v, or queries.
 template <int Count, class T, class Element, class Rotary>
 GIWA_HOST_DEVICE void append_slice(const append_params<T, Element, Rotary>& p, int64 row, int slice, int unit_number) {
@@ -210,7 +224,12 @@ GIWA_HOST_DEVICE void append_slice(const append_params<T, Element, Rotary>& p, i
     return of_k ? append_target<Element>::of(v.cache.k, v.cache.scales.k)
                 : append_target<Element>::of(v.cache.v, v.cache.scales.v);
   };
-  if constexpr (stdlib::same_as<T, Element>) {
+  if constexpr (row_format<Element>) {
+    if (of_q)
+      append_heads<Count>(p, row, unit, from, append_target<T>::of(v.q_to), first, end);
+    else
+      append_rows_of_format<Count>(p, row, unit, from, first, end);
+  } else if constexpr (stdlib::same_as<T, Element>) {
     append_heads<Count>(p, row, unit, from, of_q ? append_target<T>::of(v.q_to) : in_cache(), first, end);
   } else {
     if (of_q)

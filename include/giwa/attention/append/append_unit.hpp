@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_APPEND_APPEND_UNIT_HPP
 
 #include <giwa/attention/append/rotary.hpp>
+#include <giwa/attention/problem/rows_656.hpp>
 #include <giwa/attention/quantize/codes.hpp>
 #include <giwa/numeric/multiply_add.hpp>
 #include <giwa/tile/element_run.hpp>
@@ -104,6 +105,56 @@ GIWA_HOST_DEVICE void append_head(const element_run<T, Count> (&run)[2], const a
   const auto by_scale = [&](int, float y) { return divide(y); };
   round_run<To, Count>(to + unit.first / codes_of<To>, x, by_scale);
   if (unit.second >= 0) round_run<To, Count>(to + unit.second / codes_of<To>, x + Count, by_scale);
+}
+
+/// Rounds a run of numbers to bf16 among the last ones of a row of 656 bytes.
+template <int Count>
+GIWA_HOST_DEVICE void append_rest(const float* x, int column, rows_656* row) {
+  rows_656* const to = row + rows_656::rest_at + 2 * (column - rows_656::codes);
+  round_run<bf16, Count>(reinterpret_cast<bf16*>(to), x, [](int, float y) { return y; });
+}
+/// Writes 128 numbers of such a row, and their scale.
+template <int Count, class T>
+GIWA_HOST_DEVICE void append_group(const T* from, int column, rows_656* row) {
+  using rows = rows_656;
+  element_run<T, Count> run;
+  float largest = 0;
+  GIWA_NO_UNROLL
+  for (int i = 0; i < rows::group; i += Count) largest = larger_finite(largest, run.read(from + column + i));
+  const float scale = scale_of<e4m3>(largest);
+  const scale_divisor divide = scale_divisor::of(scale);
+  GIWA_NO_UNROLL
+  for (int i = 0; i < rows::group; i += Count) {
+    run = run.read(from + column + i);
+    float x[stdlib::size_t{Count}];
+    GIWA_UNROLL
+    for (int j = 0; j < Count; ++j) x[j] = convert<float>{}(run.get(j));
+    round_run<e4m3, Count>(reinterpret_cast<e4m3*>(row + column + i), x, [&](int, float y) { return divide(y); });
+  }
+  *reinterpret_cast<float*>(row + rows::scales_at + 4 * (column / rows::group)) = scale;
+}
+/// Writes what a thread has of such a row: the runs of a unit that are numbers of bf16, and the groups that begin with one.
+template <int Count, class T>
+GIWA_HOST_DEVICE void append_head(const T* from, const append_unit& unit, rows_656* to,
+                                  const unit_rotations<Count>& rotations, bool neighbours) {
+  float x[stdlib::size_t{2 * Count}];
+  const int columns[2] = {unit.first, unit.second};
+  GIWA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (columns[r] < 0) continue;
+    element_run<T, Count> run;
+    run = run.read(from + columns[r]);
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i) x[r * Count + i] = convert<float>{}(run.get(i));
+  }
+  if (unit.pair >= 0) rotations.rotate(x, neighbours);
+  GIWA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (columns[r] >= rows_656::codes)
+      append_rest<Count>(x + r * Count, columns[r], to);
+    else if (columns[r] >= 0 && columns[r] % rows_656::group == 0)
+      append_group<Count>(from, columns[r], to);
+  }
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

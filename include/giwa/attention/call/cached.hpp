@@ -78,13 +78,13 @@ GIWA_HOST_DEVICE constexpr auto cached_views_of(const kv_cache<Element>& cache, 
   using element = stdlib::remove_const_t<Queries>;
   using cached = stdlib::remove_const_t<Element>;
   static_assert(attention_element<element>, "giwa::attention_cached: elements of q must be giwa::fp16, bf16 or fp32.");
-  static_assert(
-      stdlib::same_as<element, cached> || scaled_element<cached>,
-      "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code or int4_pair.");
+  static_assert(stdlib::same_as<element, cached> || scaled_element<cached> || row_format<cached>,
+                "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code, int4_pair or "
+                "rows_656.");
   static_assert(!stdlib::is_const_v<O>, "giwa::attention_cached: o is written, so its elements must not be const.");
   static_assert(attention_element<stdlib::remove_const_t<O>>,
                 "giwa::attention_cached: elements of o must be giwa::fp16, bf16 or fp32.");
-  return cached_views<element, cached, O>{in_four_dimensions(q), in_four_dimensions(o), cache,
+  return cached_views<element, cached, O>{in_four_dimensions(q), in_four_dimensions(o), with_values(cache),
                                           packed_queries_of(packed)};
 }
 
@@ -102,15 +102,20 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const tens
   static_assert(!stdlib::same_as<Mask, attention_options> && !stdlib::same_as<Score, attention_options>,
                 "giwa::attention_cached: the options are giwa::cached_options, not giwa::attention_options.");
   require_mask_and_score<Mask, Score>();
+  static_assert(!selects_keys<Mask> || (is_plain_score<Score> && !rotates_queries<Score>),
+                "giwa::attention_cached: a call with a key_selection has no score modifier.");
+  static_assert(
+      !selects_keys<Mask> || !scaled_element<stdlib::remove_const_t<Element>>,
+      "giwa::attention_cached: with a key_selection, elements of the cache are those of q or giwa::rows_656.");
   static_assert(!drops_weights<Score>,
                 "giwa::attention_cached: dropout is for training; pass the score modifier in it, or "
                 "giwa::plain_score{}.");
   require_head_sizes<HeadSize, HeadSizeV, attention_limits::cached_head_size>();
   const auto views = cached_views_of(cache, options.sequences, q, o);
   if (const status s = check_sequences_of_cache<Rank>(options.sequences, q.extent(0)); !s.ok()) return s;
-  if (const status s = check_rank<Rank>(views); !s.ok()) return s;
+  if (const status s = check_rank<Rank>(views, mask); !s.ok()) return s;
   if (const status s = check_cached(views, mask, score, options, HeadSize, HeadSizeV); !s.ok()) return s;
-  if constexpr (stdlib::same_as<Which, few_queries>)
+  if constexpr (stdlib::same_as<Which, few_queries> && !selects_keys<Mask>)
     if (const status s = check_few_queries(views); !s.ok()) return s;
   if (views.o.size() == 0 || views.sequence_count() == 0) return {};
   const auto params = cached_params_of(views, mask, score, options);
@@ -132,7 +137,11 @@ status cached_call(const Where& where, const kv_cache<Element>& cache, const ten
                    const tensor_view<O, Rank>& o, const Mask& mask, const Score& score, const cached_options& options) {
   const last_arguments last(mask, score, options);
   if (const status s = last.check(); !s.ok()) return s;
-  return run_cached<HeadSize, HeadSizeV, Which>(where, cache, q, o, last.mask(), last.score(), last.options());
+  if constexpr (stdlib::same_as<Mask, key_selection>)
+    return run_cached<HeadSize, HeadSizeV, Which>(where, cache_of_selection(cache, mask), q, o, selection_mask{mask},
+                                                  last.score(), last.options());
+  else
+    return run_cached<HeadSize, HeadSizeV, Which>(where, cache, q, o, last.mask(), last.score(), last.options());
 }
 }  // namespace GIWA_ARCH_TAG
 
@@ -223,10 +232,10 @@ auto make_attention_plan(const kv_cache<Element>& cache, const tensor_view<Queri
   using kernels = detail::stream_cached<pair::k, pair::v, Which>;
   static_assert(detail::defined<kernels>,
                 "giwa::make_attention_plan for a cache needs #include <giwa/cache.cuh>, in a file that nvcc compiles.");
-  using plan =
-      call_plan<typename kernels::template prepared<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O,
-                                                    detail::argument_or<Mask, cached_options, full>,
-                                                    detail::argument_or<Score, cached_options, plain_score>>>;
+  using plan = call_plan<
+      typename kernels::template prepared<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O,
+                                          detail::mask_in_kernel<detail::argument_or<Mask, cached_options, full>>,
+                                          detail::argument_or<Score, cached_options, plain_score>>>;
   return plan::make([&](const auto& target) {
     return detail::cached_call<pair::k, pair::v, Which>(target, cache, q, o, mask, score, options);
   });
@@ -255,9 +264,16 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const kv_cache<Element>& cache,
                                                  const tensor_view<O, Rank>& o, const Mask& mask = {},
                                                  const Score& score = {}, const cached_options& options = {},
                                                  const workspace_gpu& gpu = {}) {
-  detail::require_last_arguments<cached_options, Mask, Score>();
+  detail::require_last_arguments<cached_options, detail::mask_in_kernel<Mask>, Score>();
   const detail::last_arguments last(mask, score, options);
   const sequences& packed = last.options().sequences;
+  if constexpr (stdlib::same_as<Mask, key_selection>) {
+    const auto views = detail::cached_views_of(detail::cache_of_selection(cache, mask), {}, q, o);
+    return workspace_bytes(
+        detail::selected_views<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O>{views, mask.most}
+            .problem(),
+        gpu);
+  }
   cached_problem p = detail::cached_views_of(cache, {}, q, o).problem();
   if (Rank == 3) p.rows = q.extent(0), p.queries = packed.max_q, p.sequences = packed.count > 0 ? packed.count : -1;
   return workspace_bytes(p, gpu);

@@ -30,6 +30,8 @@ status check_pointers(const cached_params<T, Element, O, Mask, Score>& call) {
                                    {a.cache.lengths, "lengths"},
                                    {a.cache.pages.indices, "pages"},
                                    {a.cache.pages.offsets, "pages"}});
+  if constexpr (selects_keys<Mask>)
+    if (s.ok()) s = check_named_pointers({{call.mask.indices, "indices"}, {call.mask.counts, "counts"}});
   if constexpr (rotates_queries<Score>) {
     const auto tables = tables_of(call.score.rotary);
     if (s.ok())
@@ -46,7 +48,8 @@ template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Ma
 struct cached_simt : candidate {
   using op = cached_simt_op<T, Element, O, HeadSize, HeadSizeV, Mask, Score>;
   using prepared = prepared_kernel<op>;
-  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || may_lack_shared_memory, asks_gpu = false;
+  static constexpr bool compiled = !element_traits<T>::on_tensor_cores || may_lack_shared_memory || row_format<Element>,
+                        asks_gpu = false;
 
   template <class Call>
   static status make(void* to, const Call& call, const gpu_traits&) {
@@ -74,7 +77,7 @@ struct cached_few_rows : candidate {
     optional_kernel<prepared_kernel<merge_many_op>> merge_many;
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge, merge_many); }
   };
-  static constexpr bool compiled = element_traits<T>::on_tensor_cores;
+  static constexpr bool compiled = element_traits<T>::on_tensor_cores && !row_format<Element>;
   static constexpr int64 bytes =
       few_rows_bytes(HeadSize, HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes);
 
@@ -132,7 +135,8 @@ struct cached_many_rows : candidate {
     status launch(cudaStream_t s) const { return launch_all(s, many, few); }
   };
   static constexpr bool compiled = has_sm90 && stdlib::same_as<T, Element> && element_traits<T>::on_tensor_cores &&
-                                   stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV);
+                                   stdlib::same_as<Which, any_queries> && has_many_rows(HeadSize, HeadSizeV) &&
+                                   !call_params::selects;
 
   static status suits(const call_params& call) {
     if (!may_have_many_rows(call.views.problem())) return fits_another_tile;

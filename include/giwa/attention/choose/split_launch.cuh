@@ -45,28 +45,32 @@ split_params<Call> params_of_splits(const Call& call, const split_shape& shape, 
           early};
 }
 
-/// Chooses TMA where it can address the cache, with boxes of `least_rows` or more; they are pages or parts of them.
+/// Chooses TMA where it can address the cache, and the kernel has boxes, with boxes of `least_rows` or more; they are pages or parts of them.
 template <class Types>
 status choose_copies(typename Types::params& p, bool has_tma, int least_rows) {
   const auto& views = p.splits.call.views;
-  const auto k = heads_first(views.cache.k), v = heads_first(views.cache.v);
   constexpr bool copies_v = !Types::values_are_keys;
   if (rows_begin_at_16_bytes(views.cache.k) && (!copies_v || rows_begin_at_16_bytes(views.cache.v)))
     p.copies = key_copies::chunks;
-  if (views.is_paged())
-    p.box_rows = common_power_of_two(static_cast<int>(views.cache.k.extent(1)), 0, Types::leaf_keys);
-  if (!has_tma || p.box_rows < least_rows || !check_tensor_map(k, "k").ok()) return {};
-  if (copies_v && !check_tensor_map(v, "v").ok()) return {};
-  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
-  status state = encoder.state;
-  const auto promotion = l2_promotion::bytes_128;
-  encode_map<typename Types::k_tile>(p.k, k, "k", encoder.value, state, p.box_rows, promotion);
-  if constexpr (copies_v) encode_map<typename Types::v_tile>(p.v, v, "v", encoder.value, state, p.box_rows, promotion);
-  p.copies = key_copies::boxes;
-  // A warp takes some 70 cycles to start a box. 32 sequences of 8192 keys in pages of 16: 248 us with four warps, 269 with one
-  // (H200, 2026-11-23).
-  p.issuers_log2 = p.box_rows < Types::leaf_keys ? 2 : 0;
-  return state;
+  if constexpr (Types::has_boxes) {
+    const auto k = heads_first(views.cache.k), v = heads_first(views.cache.v);
+    if (views.is_paged())
+      p.box_rows = common_power_of_two(static_cast<int>(views.cache.k.extent(1)), 0, Types::leaf_keys);
+    if (!has_tma || p.box_rows < least_rows || !check_tensor_map(k, "k").ok()) return {};
+    if (copies_v && !check_tensor_map(v, "v").ok()) return {};
+    const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
+    status state = encoder.state;
+    const auto promotion = l2_promotion::bytes_128;
+    encode_map<typename Types::k_tile>(p.k, k, "k", encoder.value, state, p.box_rows, promotion);
+    if constexpr (copies_v)
+      encode_map<typename Types::v_tile>(p.v, v, "v", encoder.value, state, p.box_rows, promotion);
+    p.copies = key_copies::boxes;
+    // A warp takes some 70 cycles to start a box. 32 sequences of 8192 keys in pages of 16: 248 us with four warps, 269 with one
+    // (H200, 2026-11-23).
+    p.issuers_log2 = p.box_rows < Types::leaf_keys ? 2 : 0;
+    return state;
+  }
+  return {};
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG

@@ -96,7 +96,10 @@ void host_widen(const host_loops& loops, const cached_row<Element>& row, float* 
     for (int i = 0; i < count; ++i) to[i] = 0;
     return;
   }
-  host_widen(loops, row.data, to, count);
+  if constexpr (row_format<Element>)
+    for (int i = 0; i < count; ++i) to[i] = Element::number_at(row.data, i);
+  else
+    host_widen(loops, row.data, to, count);
   if constexpr (element_traits<Element>::has_scales)
     for (int i = 0; i < count; ++i) to[i] *= row.scale;
 }

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_PROBLEM_CACHE_HPP
 
 #include <giwa/attention/problem/options.hpp>
+#include <giwa/attention/problem/rows_656.hpp>
 #include <giwa/numeric/precision.hpp>
 
 namespace giwa::inline GIWA_ABI {
@@ -48,7 +49,7 @@ struct cache_scales {
 template <class T>
 struct kv_cache {
   tensor_view<T, 4> k;           ///< (sequences, keys, kv heads, head size) or (pages, keys of a page, …)
-  tensor_view<T, 4> v;           ///< as k, with the head size of v; may be the first columns of k
+  tensor_view<T, 4> v{};         ///< as k, with the head size of v; may be the first columns of k; rows_656 have none
   page_table pages{};            ///< which pages each sequence has; without indices the cache is contiguous
   const int* lengths = nullptr;  ///< (sequences), device memory: keys of each sequence; null: all, without pages only
   int64 sequences = 0;           ///< with a page table, the number of sequences; else 0

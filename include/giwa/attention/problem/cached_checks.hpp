@@ -6,6 +6,7 @@
 #include <giwa/attention/append/rotated_queries.hpp>
 #include <giwa/attention/problem/cached_views.hpp>
 #include <giwa/attention/problem/checks.hpp>
+#include <giwa/attention/problem/key_selection.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -214,24 +215,24 @@ GIWA_HOST_DEVICE constexpr status check_sequences_of_cache(const sequences& p, i
 }
 
 /// Tensors of rank 3 are packed.
-template <int Rank, class T, class Element, class O>
-GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a) {
-  if (Rank == 4 || a.is_packed()) return {};
+template <int Rank, class T, class Element, class O, class Mask>
+GIWA_HOST_DEVICE constexpr status check_rank(const cached_views<T, Element, O>& a, const Mask& mask) {
+  if (Rank == 4 || a.is_packed() || selects_pool_rows(mask)) return {};
   return status::invalid("q_offsets", "the pointer is null: tensors of rank 3 need the offsets of their sequences");
 }
 
-/// Sizes of the tensors, of the cache and of packed queries.
+/// Sizes of the tensors, of the cache and of packed queries. `of_pool`: selects_pool_rows().
 template <class T, class Element, class O>
-GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>& a, int64 head_size,
-                                               int64 head_size_v) {
+GIWA_HOST_DEVICE constexpr status check_shapes(const cached_views<T, Element, O>& a, int64 head_size, int64 head_size_v,
+                                               bool of_pool) {
   first_failure broken;
   const kv_cache<const Element>& c = a.cache;
   if (const status counted = check_count(a.packed, a.q.extent(1)); !counted.ok()) return counted;
-  if (broken(check_page_table(c)) ||
-      broken(check_tensors(a.q, c.k, c.v, a.o, head_size, head_size_v, !a.is_packed() && !a.is_paged())))
+  if (broken(check_page_table(c)) || broken(check_row_format(c.k)) ||
+      broken(check_tensors(a.q, c.k, c.v, a.o, head_size, head_size_v, !a.is_packed() && !a.is_paged() && !of_pool)))
     return broken.state;
   const int64 sequences = a.is_paged() ? c.sequences : c.k.extent(0);
-  if (sequences != a.sequence_count())
+  if (sequences != a.sequence_count() && !of_pool)
     return status::invalid(a.is_paged() ? "sequences" : "k", "the cache must have as many sequences as q",
                            bound::exactly, a.sequence_count(), sequences);
   if (broken(check_reach(c)) || broken(check_scales(c))) return broken.state;
@@ -257,14 +258,15 @@ template <class T, class Element, class O, class Mask, class Score>
 GIWA_HOST_DEVICE status check_cached(const cached_views<T, Element, O>& a, const Mask& mask, const Score& score,
                                      const cached_options& options, int64 head_size, int64 head_size_v) {
   first_failure broken;
-  if (broken(check_shapes(a, head_size, head_size_v)) || broken(check_shared_values(a.cache)) ||
+  if (broken(check_shapes(a, head_size, head_size_v, selects_pool_rows(mask))) ||
+      broken(check_row_address(a.cache.k)) || broken(check_shared_values(a.cache)) ||
       broken(check_latent_values(a.cache)) || broken(check_written(a.o, "o")) || broken(check_scale(options.scale)) ||
       broken(check_sinks_view(options.sinks, a.q.extent(2))) || broken(check_lse_view(options.lse, a.q, a.o)) ||
       broken(check_workspace(options, a.o)) || broken(check_rotated_queries(score, a.q)) ||
       broken(check_apart_from_inputs(a, score, options, a.o, "must not overlap o, which the call writes")) ||
       broken(check_apart_from_inputs(a, score, options, options.lse, "must not overlap lse, which the call writes")) ||
       broken(check_apart_from_inputs(a, score, options, options.workspace, "must not overlap the workspace")) ||
-      broken(check_prior(a, options)))
+      broken(check_prior(a, options)) || broken(check_selection(a, mask, options)))
     return broken.state;
   const int64 queries = a.q.extent(1), keys = a.capacity(), packed = -1;
   if (broken(check_both(mask, score,

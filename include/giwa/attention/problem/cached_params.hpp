@@ -5,6 +5,7 @@
 
 #include <giwa/attention/problem/cached_views.hpp>
 #include <giwa/attention/problem/checks.hpp>
+#include <giwa/attention/problem/key_selection.hpp>
 #include <giwa/attention/problem/mask_combinators.hpp>
 #include <giwa/attention/problem/masks.hpp>
 #include <giwa/numeric/fast_division.hpp>
@@ -13,12 +14,12 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// One sequence of a call.
 struct cached_sequence {
-  int batch;            // number of the sequence
+  int batch;            // number of the sequence; with a selection, of the query
   int first_query_row;  // row of q and o of its first query
   int queries, keys;
-  int offset;         // diagonal - query
+  int offset;         // diagonal - query; with a selection, the end of the numbers that name a row or key
   int q_batch;        // index into the batch of q and o: 0 for packed queries
-  int64 first_entry;  // of its pages in the page table
+  int64 first_entry;  // of its pages in the page table; with a selection of keys without pages, the sequence
 };
 
 /// Where a key lies: element of the cache's first dimension, -1 for a key that reads as zeros, and row in it.
@@ -69,7 +70,9 @@ GIWA_HOST_DEVICE inline const float* scale_at(const tensor_view<const float, 3>&
 /// tensors.
 template <class T, class Element, class O, class Mask, class Score>
 struct cached_params {
-  cached_views<T, Element, O> views;
+  static constexpr bool selects = selects_keys<Mask>;
+  using views_type = stdlib::conditional_t<selects, selected_views<T, Element, O>, cached_views<T, Element, O>>;
+  views_type views;
   Mask mask;
   Score score;
   float scale;
@@ -91,13 +94,14 @@ struct cached_params {
 
   /// Whether only the device knows how many queries and keys sequences have.
   GIWA_HOST_DEVICE bool is_ragged() const {
-    return views.is_packed() || views.cache.lengths != nullptr || views.cache.pages.offsets != nullptr;
+    return selects || views.is_packed() || views.cache.lengths != nullptr || views.cache.pages.offsets != nullptr;
   }
   GIWA_HOST_DEVICE bool has_prior() const { return prior_lse.data() != nullptr; }
 
   /// Keys of sequence b.
   GIWA_HOST_DEVICE int keys_of(int b) const {
     int64 most = capacity;
+    if constexpr (selects) most = views.keys_of_sequence();
     if (views.is_paged() && views.cache.pages.offsets != nullptr)
       most = entries_of(views.cache.pages, b).count * page_size.divisor();
     if (views.cache.lengths == nullptr) return static_cast<int>(most);
@@ -107,6 +111,7 @@ struct cached_params {
 
   /// Sequence b.
   GIWA_HOST_DEVICE cached_sequence at(int b) const {
+    if constexpr (selects) return query_at(b);
     cached_sequence s{b, 0, static_cast<int>(views.q.extent(1)), keys_of(b), diagonal_offset, b, 0};
     if (views.is_packed()) {
       const int rows = s.queries;
@@ -129,16 +134,67 @@ struct cached_params {
 
   /// Where a key of a sequence lies, 0 <= key < s.keys.
   GIWA_HOST_DEVICE cache_row row_of(const cached_sequence& s, int key) const {
+    if constexpr (selects) return selected_row(s, key);
     if (!views.is_paged()) return {s.batch, key};
     const int n = static_cast<int>(int64{key} / page_size);
     return {page(s, n), key - n * static_cast<int>(page_size.divisor())};
+  }
+
+  /// The number at a place of the list of a query, and where the key that a number names lies. `end` and `first_entry`: the members
+  /// `offset` and `first_entry` of the query.
+  ///@{
+  GIWA_HOST_DEVICE int number_at(const cached_sequence& s, int place) const {
+    return mask.indices[s.batch * mask.stride + place];
+  }
+  GIWA_HOST_DEVICE cache_row row_of_number(int number, int end, int64 first_entry) const {
+    if (!selection_mask::is_named(number, end)) return {-1, 0};
+    const bool of_pool = mask.names == key_numbers::pool_rows;
+    if (!of_pool && !views.is_paged()) return {static_cast<int>(first_entry), number};
+    const int n = static_cast<int>(int64{number} / page_size), row = number - n * static_cast<int>(page_size.divisor());
+    return {of_pool ? n : page_at(views.cache.pages, first_entry + n, views.cache.k.extent(0)), row};
+  }
+  ///@}
+
+ private:
+  /// Query n of all, as a sequence whose keys are its list. Without rows if it belongs to no sequence.
+  GIWA_HOST_DEVICE cached_sequence query_at(int n) const {
+    const int queries = static_cast<int>(views.q.extent(1)), batch = n / queries;
+    cached_sequence s{n, n - batch * queries, 1, capacity, 0, batch, 0};
+    if (mask.counts != nullptr) {
+      const int count = mask.counts[n];
+      s.keys = count < 0 ? 0 : count < capacity ? count : capacity;
+    }
+    constexpr int64 most = 2147483647;
+    if (mask.names == key_numbers::pool_rows) {
+      const int64 rows = saturated_product(views.cache.k.extent(0), views.cache.k.extent(1));
+      s.offset = static_cast<int>(rows < most ? rows : most);
+      return s;
+    }
+    const int64 sequence = views.has_offsets() ? sequence_of_row(views.packed, n) : batch;
+    if (sequence < 0) {
+      s.queries = s.keys = 0;
+      return s;
+    }
+    s.offset = keys_of(static_cast<int>(sequence));
+    s.first_entry = views.is_paged() ? entries_of(views.cache.pages, sequence).first : sequence;
+    return s;
+  }
+  GIWA_HOST_DEVICE cache_row selected_row(const cached_sequence& s, int place) const {
+    return row_of_number(number_at(s, place), s.offset, s.first_entry);
   }
 };
 
 #if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
 template <class T, class Element, class O, class Mask, class Score>
-cached_params<T, Element, O, Mask, Score> cached_params_of(const cached_views<T, Element, O>& a, const Mask& mask,
+cached_params<T, Element, O, Mask, Score> cached_params_of(const cached_views<T, Element, O>& views, const Mask& mask,
                                                            const Score& score, const cached_options& options) {
+  const auto a = [&] {
+    if constexpr (selects_keys<Mask>)
+      return selected_views<T, Element, O>{views, mask.most};
+    else
+      return views;
+  }();
+  const bool has_rows = (a.is_paged() || selects_keys<Mask>)&&a.cache.k.extent(1) > 0;
   const float head_size = static_cast<float>(a.q.extent(3));
   const alignment align = diagonal_of(mask, score, options.align);
   const bool has_prior = !options.prior.o.empty();
@@ -157,7 +213,7 @@ cached_params<T, Element, O, Mask, Score> cached_params_of(const cached_views<T,
           align.fixed_offset(),
           static_cast<int>(a.cache.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.cache.k.extent(2)),
           static_cast<int>(a.capacity()),
-          fast_divisor(a.is_paged() ? a.cache.k.extent(1) : 1)};
+          fast_divisor(has_rows ? a.cache.k.extent(1) : 1)};
 }
 #endif
 

@@ -55,6 +55,40 @@ struct cached_views {
   }
 };
 
+/// The cache with its values, which rows of a format contain.
+template <class Element>
+GIWA_HOST_DEVICE constexpr kv_cache<Element> with_values(kv_cache<Element> cache) {
+  using rows = stdlib::remove_const_t<Element>;
+  if constexpr (row_format<rows>) {
+    auto extents = cache.k.extents();
+    if (extents[3] == rows::row_bytes) extents[3] = rows::rest_at;
+    cache.v = {cache.k.data(), extents, cache.k.strides()};
+  }
+  return cache;
+}
+
+/// Rows in a custom format.
+template <class Element>
+GIWA_HOST_DEVICE constexpr status check_row_format(const tensor_view<Element, 4>& k) {
+  using rows = stdlib::remove_const_t<Element>;
+  if constexpr (row_format<rows>) {
+    if (k.extent(3) != rows::row_bytes)
+      return status::invalid("k", "the last dimension must be the bytes of a row", bound::exactly, rows::row_bytes,
+                             k.extent(3));
+    for (int d = 0; d < 3; ++d)
+      if (k.extent(d) > 1 && k.stride(d) % 16 != 0)
+        return status::invalid("k", "rows of bytes must begin at multiples of 16 bytes: so must a stride", bound::none,
+                               0, k.stride(d));
+  }
+  return {};
+}
+/// Their address.
+template <class Element>
+GIWA_HOST_DEVICE status check_row_address(const tensor_view<Element, 4>& k) {
+  if (!row_format<stdlib::remove_const_t<Element>> || reinterpret_cast<uint64>(k.data()) % 16 == 0) return {};
+  return status::invalid("k", "rows of bytes must begin at multiples of 16 bytes");
+}
+
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

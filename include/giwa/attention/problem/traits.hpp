@@ -74,10 +74,16 @@ inline constexpr int codes_of = 1;
 template <class T>
   requires(element_traits<T>::codes > 1)
 inline constexpr int codes_of<T> = element_traits<T>::codes;
+/// Elements that are the bytes of rows in a custom format: T::number_at(row, i) is a number of a row, T::numbers_in(n) counts those of
+/// n bytes.
+template <class T>
+concept row_format = requires { T::row_bytes; };
 /// Number i of a row, exactly.
 template <class Wide, class T>
 GIWA_HOST_DEVICE Wide number_of_row(const T* row, int64 i) {
-  if constexpr (codes_of<T> == 1)
+  if constexpr (row_format<T>)
+    return static_cast<Wide>(T::number_at(row, i));
+  else if constexpr (codes_of<T> == 1)
     return convert<Wide>{}(row[i]);
   else
     return row[i / codes_of<T>][static_cast<int>(i % codes_of<T>)];

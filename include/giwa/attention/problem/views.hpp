@@ -32,9 +32,10 @@ GIWA_HOST_DEVICE constexpr status check_same(const tensor_view<First, Rank>& v, 
   return status::invalid(argument, message, bound::exactly, like.extent(d), v.extent(d));
 }
 
-/// The numbers in a row: elements, or pairs of integers of 4 bits.
+/// The numbers in a row: elements, pairs of integers of 4 bits, or those of a format.
 template <class T>
 GIWA_HOST_DEVICE constexpr int64 head_size_of(const tensor_view<T, 4>& v) {
+  if constexpr (row_format<T>) return T::numbers_in(v.extent(3));
   return v.extent(3) * codes_of<stdlib::remove_const_t<T>>;
 }
 /// Whether rows of `v` have as many numbers as those of `like`.

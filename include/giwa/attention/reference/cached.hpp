@@ -19,19 +19,28 @@ template <class Element, class Queries, class O, int Rank, class Mask = cached_o
 status attention_cached_reference(host_t, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
                                   const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
                                   const cached_options& options = {}) {
-  detail::require_last_arguments<cached_options, Mask, Score>();
+  detail::require_last_arguments<cached_options, detail::mask_in_kernel<Mask>, Score>();
   using views = detail::cached_views<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O>;
   const detail::last_arguments last(mask, score, options);
   const sequences& packed = last.options().sequences;
-  const views a{detail::in_four_dimensions(q), detail::in_four_dimensions(o), cache, detail::packed_queries_of(packed)};
-  status s = last.check();
-  if (s.ok()) s = detail::check_sequences_of_cache<Rank>(packed, q.extent(0));
-  if (s.ok()) s = detail::check_rank<Rank>(a);
-  if (s.ok())
-    s = detail::check_cached(a, last.mask(), last.score(), last.options(), a.q.extent(3),
-                             detail::head_size_of(a.cache.v));
-  if (!s.ok() || a.o.size() == 0) return s;
-  return detail::host_reference{}(detail::cached_params_of(a, last.mask(), last.score(), last.options()));
+  views a{detail::in_four_dimensions(q), detail::in_four_dimensions(o), detail::with_values(cache),
+          detail::packed_queries_of(packed)};
+  const auto run = [&](const auto& own_mask) {
+    status s = last.check();
+    if (s.ok()) s = detail::check_sequences_of_cache<Rank>(packed, q.extent(0));
+    if (s.ok()) s = detail::check_rank<Rank>(a, own_mask);
+    if (s.ok())
+      s = detail::check_cached(a, own_mask, last.score(), last.options(), a.q.extent(3),
+                               detail::head_size_of(a.cache.v));
+    if (!s.ok() || a.o.size() == 0) return s;
+    return detail::host_reference{}(detail::cached_params_of(a, own_mask, last.score(), last.options()));
+  };
+  if constexpr (stdlib::same_as<Mask, key_selection>) {
+    a.cache = detail::cache_of_selection(a.cache, mask);
+    return run(detail::selection_mask{mask});
+  } else {
+    return run(last.mask());
+  }
 }
 
 }  // namespace giwa::inline GIWA_ABI

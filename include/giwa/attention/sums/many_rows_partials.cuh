@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The partials of the kernel for many rows: those of the splits of a tile's keys, merged one after the other.
+// Partials of many rows, merged one after the other.
 #ifndef GIWA_ATTENTION_SUMS_MANY_ROWS_PARTIALS_CUH
 #define GIWA_ATTENTION_SUMS_MANY_ROWS_PARTIALS_CUH
 

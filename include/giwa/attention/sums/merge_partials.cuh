@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The second launch of attention_cached, where blocks have shares of a row's keys: it merges their partials and ends the rows.
+// The second launch of attention_cached: merges partials and ends rows.
 #ifndef GIWA_ATTENTION_SUMS_MERGE_PARTIALS_CUH
 #define GIWA_ATTENTION_SUMS_MERGE_PARTIALS_CUH
 

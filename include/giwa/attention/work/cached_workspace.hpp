@@ -203,7 +203,8 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspa
   const int64 few = bytes_with(tiles, detail::work_of(p, tiles, false), multiprocessors),
               many = detail::many_rows_bytes(p, multiprocessors);
   int64 most = few > many ? few : many;
-  if (p.cache_bytes != p.element_bytes || !detail::may_be_latent(p.head_size, p.head_size_v)) return most;
+  if ((p.cache_bytes != p.element_bytes && p.cache_bytes != 1) || !detail::may_be_latent(p.head_size, p.head_size_v))
+    return most;
   const detail::few_rows_tile latent_tiles = detail::latent_tile_of(p);
   const detail::split_work latent_work = detail::work_of(p, latent_tiles, false);
   const int64 latent = bytes_with(latent_tiles, latent_work, detail::latent_splits(latent_work, multiprocessors));

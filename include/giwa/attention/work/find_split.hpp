@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How a block finds its split from the lengths in memory, also from lengths that the previous kernel may still write.
+// How a block finds its split from lengths, also from those that the previous kernel may still write.
 #ifndef GIWA_ATTENTION_WORK_FIND_SPLIT_HPP
 #define GIWA_ATTENTION_WORK_FIND_SPLIT_HPP
 

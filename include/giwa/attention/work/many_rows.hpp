@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sequences with many rows: which ones these are, how their rows become tiles, and in which splits their keys are summed.
+// Sequences with many rows: their tiles and splits.
 #ifndef GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 #define GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 

@@ -26,8 +26,8 @@ GIWA_HOST_DEVICE void read_elements(const cached_row<Element>& row, int first, f
     for (int i = 0; i < Count; ++i) to[i] = 0;
     return;
   }
-  const Element* const from = row.data + first;
-  if constexpr (codes_of<Element> > 1) {
+  [[maybe_unused]] const Element* const from = row.data + first;
+  if constexpr (codes_of<Element> > 1 || row_format<Element>) {
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) to[i] = first + i < Width ? number_of_row<float>(row.data, first + i) : 0.f;
   } else if (first + Count <= Width && reinterpret_cast<uint64>(from) % sizeof(vector) == 0) {
@@ -68,6 +68,10 @@ struct cached_simt_op {
       const int sequence = sequence_of(p, row);
       if (sequence < 0) continue;
       const auto head = head_of(p, sequence, static_cast<int>(i - row * q.extent(2)));
+      if constexpr (params::selects) {
+        if (head.queries() > 0) one_row(block, head, 0, s);
+        continue;
+      }
       const int64 first = p.views.is_packed() ? head.sequence.first_query_row : sequence * q.extent(1);
       one_row(block, head, static_cast<int>(row - first), s);
     }
@@ -95,6 +99,7 @@ struct cached_simt_op {
 
   /// The sequence of a row of q, -1 for none.
   GIWA_HOST_DEVICE static int sequence_of(const params& p, int64 row) {
+    if constexpr (params::selects) return static_cast<int>(row);
     return static_cast<int>(p.views.is_packed() ? sequence_of_row(p.views.packed, row) : row / p.views.q.extent(1));
   }
 

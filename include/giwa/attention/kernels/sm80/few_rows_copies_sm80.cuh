@@ -6,6 +6,7 @@
 #include <giwa/arch/copy_async.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 #include <giwa/tile/tensor_box.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -19,12 +20,15 @@ struct few_rows_copies {
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages;
   static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
   static constexpr int lane_keys = ceil_div(warp_keys, 32);
+  static constexpr bool selects = Types::call_params::selects;
 
   /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
   struct leaf_source {
     int head, boxes;              // boxes: of this warp
     const int* entry[lane_keys];  // of the page table, or null: key.element needs no page
-    cache_row key[lane_keys];     // element -1: zeros
+    cache_row key
+        [lane_keys];  // element -1: zeros; with a selection, until find_rows(), the end of the numbers, and the number
+    [[no_unique_address]] stdlib::conditional_t<selects, int64, nothing> first_entry{};
   };
 
   /// Where the keys of a leaf of a work tile lie, but for the numbers of their pages.
@@ -43,8 +47,13 @@ struct few_rows_copies {
       // At most 32 boxes: box_rows is at least leaf_keys / 32.
       const int of_warp = block.lane() + 32 * i;
       const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
-      source.key[i] = {-1, 0};
+      source.key[i] = {selects ? 0 : -1, 0};
       if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
+      if constexpr (selects) {  // what the previous kernel writes is read here
+        source.key[i] = {sequence.offset, call.number_at(sequence, first_key + key)};
+        source.first_entry = sequence.first_entry;
+        continue;
+      }
       source.key[i] = {sequence.batch, first_key + key};
       if (!call.views.is_paged()) continue;
       const int n = static_cast<int>(int64{first_key + key} / call.page_size);
@@ -58,6 +67,15 @@ struct few_rows_copies {
     for (int i = 0; i < lane_keys; ++i)
       if (source.entry[i] != nullptr)
         source.key[i].element = valid_page(*source.entry[i], p.splits.call.views.cache.k.extent(0));
+  }
+
+  /// Finds the rows that numbers name. As late as possible, because the numbers return only after copies that were started before.
+  GIWA_DEVICE static void find_rows([[maybe_unused]] const params& p, [[maybe_unused]] leaf_source& source) {
+    if constexpr (selects) {
+      GIWA_UNROLL
+      for (int i = 0; i < lane_keys; ++i)
+        source.key[i] = p.splits.call.row_of_number(source.key[i].row, source.key[i].element, source.first_entry);
+    }
   }
 
   /// Whether keys or values have a scale each. Then all producer warps copy those of their keys, whoever copies the keys.
@@ -104,16 +122,27 @@ struct few_rows_copies {
 
   /// All producer warps, with a share of the leaf's keys each.
   template <class View, class Ring>
-  GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view,
-                                    const leaf_source& source, Ring& ring, int stage, uint32 free) {
+  GIWA_DEVICE static void load_rows(const Block& block, int warp, const params& p, const View& view, leaf_source source,
+                                    Ring& ring, int stage, uint32 free) {
+    find_rows(p, source);
     ring.empty[stage].wait(free);
-    if (p.copies == key_copies::chunks) {
-      copy_chunks(block, warp, view, source, ring.tile[stage]);
+    if (copy_keys(block, warp, p, view, source, ring.tile[stage]))
       ring.full[stage].arrive_after_copies();
-    } else {
-      copy_elements(block, warp, view, source, ring.tile[stage]);
+    else
       ring.full[stage].arrive();
-    }
+  }
+  /// Copies this warp's keys to a tile, and returns whether cp.async does it.
+  template <class View, class Tile>
+  GIWA_DEVICE static bool copy_keys(const Block& block, int warp, const params& p, const View& view,
+                                    const leaf_source& source, Tile& to) {
+    const bool chunks = p.copies == key_copies::chunks;
+    if (!chunks)
+      copy_elements(block, warp, view, source, to);
+    else if constexpr (selects && Types::values_are_keys)
+      copy_whole_rows(block, warp, view, source, to);
+    else
+      copy_chunks(block, warp, view, source, to);
+    return chunks;
   }
 
   /// Copies the scales of this warp's keys and values by cp.async. Rows without data get 0.
@@ -172,6 +201,29 @@ struct few_rows_copies {
     }
   }
 
+  /// The same of rows as wide as the tile, with one address for a row: for these loops few registers are spilled, and one that is would be
+  /// loaded after all copies before.
+  template <class View, class Tile>
+  GIWA_DEVICE static void copy_whole_rows(const Block& block, int warp, const View& view, const leaf_source& source,
+                                          Tile& to) {
+    static_assert(lane_keys == 1 && Tile::columns % 64 == 0 && sizeof(element) == 2);
+    const cache_row& key = source.key[0];
+    const element* const row_of_lane = key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
+    const int column = block.lane() % 8 * 8;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+    for (int first = 0; first < warp_keys; first += 4) {
+      const int i = first + block.lane() / 8;
+      const element* const row = pointer_of_lane(block, row_of_lane, i);
+      const element* const from = (row == nullptr ? view.data() : row) + column;
+      GIWA_UNROLL
+      for (int c = 0; c < Tile::columns; c += 64)
+        arch::copy_async_and_fill(arch::shared_address(to.chunk(warp * warp_keys + i, column + c)), from + c,
+                                  row == nullptr ? 0 : 16);
+    }
+  }
+
   /// The same element by element, a lane for each key.
   template <class View, class Tile>
   GIWA_DEVICE static void copy_elements(const Block& block, int warp, const View& view, const leaf_source& source,
@@ -189,6 +241,53 @@ struct few_rows_copies {
                               ? convert<element>{}(0.f)
                               : view(from.element, from.row, source.head, column);
     }
+  }
+};
+
+/// The keys of a warp that are rows of a format. The copies of a tile are started before those of the tile before are converted, which
+/// is then complete.
+template <class Types, class Block>
+struct format_copies {
+  using copies = few_rows_copies<Types, Block>;
+  using leaf_source = typename copies::leaf_source;
+  int pending = -1;  // the stage with copies
+
+  template <class View>
+  GIWA_DEVICE static const rows_656* row_of(const View& view, const leaf_source& source) {
+    static_assert(copies::lane_keys == 1);
+    const cache_row& key = source.key[0];
+    return key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
+  }
+  /// Asks the L2 cache for the keys of the next tile.
+  template <class View>
+  GIWA_DEVICE static void prefetch(const Block& block, const View& view, const leaf_source& source) {
+    prefetch_rows_656<copies::warp_keys>(block, row_of(view, source));
+  }
+  /// Completes the tile before, and with `starts` begins another one: first what needs no wait. is_free() says whether a stage is free,
+  /// wait() waits for that, arrive(stage) says that a stage is complete. Without `starts` before a wait for the warps that read tiles.
+  template <class View, class Ring, class IsFree, class Wait, class Arrive>
+  GIWA_DEVICE void load(const Block& block, int warp, const View& view, const leaf_source& source, Ring& ring,
+                        bool starts, int stage, const IsFree& is_free, const Wait& wait, const Arrive& arrive) {
+    constexpr int count = copies::warp_keys;
+    const bool converts_first = !starts || !block.all(is_free());
+    const rows_656* const row = starts ? row_of(view, source) : nullptr;
+#pragma unroll 1
+    for (int step = 0; step < 2; ++step) {
+      if (pending >= 0 && (step == 1 || converts_first)) {
+        if (step == 0)
+          arch::copy_async_wait<0>();
+        else
+          arch::copy_async_wait<1>();
+        convert_rows_656<count>(block, warp * count, ring.tile[pending]);
+        arrive(pending);
+        pending = -1;
+      }
+      if (step == 1 || !starts) continue;
+      wait();
+      start_rows_656<count>(block, row, warp * count, ring.tile[stage]);
+      arch::copy_async_commit();
+    }
+    if (starts) pending = stage;
   }
 };
 

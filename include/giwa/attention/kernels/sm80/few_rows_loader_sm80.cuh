@@ -18,6 +18,8 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       copies::leaf_keys, copies::load_boxes, copies::load_rows, copies::load_scales, copies::stages, copies::warp_keys;
   using typename copies::leaf_source, typename copies::params, typename copies::shared_storage;
   using walk_type = split_walk<typename Types::call_params>;
+  using format_type = format_copies<Types, Block>;
+  static constexpr bool has_format = requires { requires Types::has_format; };
 
   const Block& block;
   const params& p;
@@ -79,6 +81,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       is_final = true;
     }
     read_pages(source);  // not before: the page table may end with the pages of these lengths
+    if constexpr (has_format) copies::find_rows(p, source);
     arch::barrier_arrive(Types::named_barrier::ready, Types::max_threads);
     if ((is_alone(p) && warp > 0) || !reader.has_work()) return;
     load(walk, source, masked);
@@ -104,6 +107,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     [[maybe_unused]] leaf_source scales_source{};
     if (scales) scales_source = look_up(false);
     bool loads = !masked;  // whether `source` is of a leaf to be loaded
+    [[maybe_unused]] format_type format;
     for (int turn = 0;;) {
       const int stage = turn % stages;
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
@@ -120,7 +124,14 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         if (loads && scales) load_scales(block, warp, p, scales_source, s, stage, free);
         scales_source = next_scales;
       }
-      if (loads && !boxes) {
+      if constexpr (has_format) {
+        // What follows the last leaf before a gap may wait for the warps that read tiles.
+        for (int step = loads ? 0 : 1; step < (to == move::to_leaf ? 1 : 2); ++step)
+          format.load(
+              block, warp, p.splits.call.views.cache.k, source, s.k, step == 0, stage,
+              [&] { return s.k.empty[stage].is_over_now(free); }, [&] { s.k.empty[stage].wait(free); },
+              [&](int of_stage) { s.k.full[of_stage].arrive(); });
+      } else if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
         if constexpr (!Types::values_are_keys)
           load_rows(block, warp, p, p.splits.call.views.cache.v, source, s.v, stage, free);
@@ -161,6 +172,10 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE leaf_source look_up(bool boxes) const {
     leaf_source source = source_of(leaf, boxes);
     read_pages(source);
+    if constexpr (has_format) {
+      copies::find_rows(p, source);
+      format_type::prefetch(block, p.splits.call.views.cache.k, source);
+    }
     return source;
   }
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The output warps of the kernel for few rows: O = P V of a leaf, the fold, and the end of a row.
+// O = P V of few rows, the fold, and ends of rows.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_OUTPUT_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_OUTPUT_SM80_CUH
 

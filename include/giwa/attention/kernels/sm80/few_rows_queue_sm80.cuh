@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The work tiles of a split in shared memory: one warp of the kernel for few rows walks the split, all warps read them.
+// Work tiles of a split: one warp walks the split, all warps read them.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_QUEUE_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_QUEUE_SM80_CUH
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the score warps of the kernel for few rows add for 8-bit caches: q in fp16, scales of keys and values.
+// 8-bit caches of few rows: q in fp16, scales of keys and values.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALING_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALING_SM80_CUH
 

@@ -154,7 +154,7 @@ struct latent_output {
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
     Types::wait_for_keys(p, s, turn);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), threads_of_both);  // S of the leaf is done too
-    const bool scrubbed = visible == tile_keep::some && scrub(s.k.tile[stage], buffer);
+    const bool scrubbed = Types::scrubs && visible == tile_keep::some && scrub(s.k.tile[stage], buffer);
     multiply_values(x, stage, buffer);
     block.sync_warp();
     if (lane == 0) s.k.empty[stage].arrive();
@@ -219,7 +219,7 @@ struct latent_output {
       const cache_row from = call.row_of(work.sequence, key);
       if (from.element < 0) continue;
       x.o.for_each(thread, [&](float& sum, int row, int column) {
-        const element value = v(from.element, from.row, work.head, first_column + column);
+        const element value = value_of<element>(v, from, work.head, first_column + column);
         if (is_nonfinite(value) && steps.keeps(rows, row, key))
           sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
       });

@@ -69,6 +69,8 @@ struct latent_scores {
   GIWA_DEVICE void compute(const packed_rows& rows, int leaf, tile_keep visible, uint32 turn) const {
     const int buffer = static_cast<int>(turn & 1);
     scores_tile scores;
+    tile_of_list<typename Types::call_params> list;
+    list.read(block, call, rows, leaf * Types::leaf_keys);
     // S with the first third of a tile's columns while the others come gains nothing (286 us and 284, H200, 2026-11-29).
     Types::wait_for_keys(p, s, turn);
     arch::fence_operand(scores.value);
@@ -77,7 +79,7 @@ struct latent_scores {
     arch::wgmma_commit();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
-    steps.apply(32 * warp + lane, scores, rows, visible, columns_are_packed{leaf * Types::leaf_keys});
+    list.apply(block, 32 * warp + lane, steps, scores, rows, visible, columns_are_packed{leaf * Types::leaf_keys});
     share_maxima(scores, buffer);
     sync();
     float largest[row_slots];

@@ -11,9 +11,9 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// The keys are the 64 rows of wgmma, and 16 packed rows its columns: S^T = K Q^T, O^T = V^T P^T. So 8 or 16 heads are not padded to
 /// 64 rows, and K is V without another load. The roles are those of few_rows_op, whose frame this is.
-template <class T, class O, class Policy, class Mask, class Score>
-struct latent_op : few_rows_frame<latent_types<T, O, Policy, Mask, Score>, latent_scores, latent_output, Mask, Score> {
-};
+template <class T, class Element, class O, class Policy, class Mask, class Score>
+struct latent_op
+    : few_rows_frame<latent_types<T, Element, O, Policy, Mask, Score>, latent_scores, latent_output, Mask, Score> {};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

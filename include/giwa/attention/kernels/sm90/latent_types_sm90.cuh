@@ -62,15 +62,60 @@ GIWA_DEVICE void copy_packed_rows(int thread, const typename Types::params& p, c
   }
 }
 
-/// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows.
-template <class T, class O, class Policy, class Mask, class Score>
+/// A number of V in the cache, as it is in a tile of T.
+template <class T, class Element>
+GIWA_DEVICE T value_of(const tensor_view<const Element, 4>& v, const cache_row& row, int head, int column) {
+  if constexpr (stdlib::same_as<T, Element>)
+    return v(row.element, row.row, head, column);
+  else
+    return convert<T>{}(number_of_row<float>(&v(row.element, row.row, head, 0), column));
+}
+
+/// What a tile of 64 keys keeps of its scores. With a selection each lane reads two numbers of the list, as early as the caller likes,
+/// and all learn by votes which of them name a key; else the mask is asked.
+template <class Call>
+struct tile_of_list {
+  int number[2];
+
+  template <class Block>
+  GIWA_DEVICE void read(const Block& block, const Call& call, const packed_rows& rows, int first_key) {
+    if constexpr (Call::selects) {
+      GIWA_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const int place = first_key + 32 * h + block.lane();
+        number[h] = place < rows.keys ? call.mask.indices[rows.batch * call.mask.stride + place] : -1;
+      }
+    }
+  }
+  template <class Block, class Steps, class Scores, class RowMap>
+  GIWA_DEVICE void apply(const Block& block, int thread, const Steps& steps, Scores& scores, const packed_rows& rows,
+                         tile_keep visible, const RowMap& at) const {
+    steps.apply(thread, scores, rows, Call::selects ? tile_keep::all : visible, at);
+    if constexpr (Call::selects) {
+      const uint32 named[2] = {block.ballot(selection_mask::is_named(number[0], rows.offset)),
+                               block.ballot(selection_mask::is_named(number[1], rows.offset))};
+      if ((named[0] & named[1]) == ~uint32{0}) return;
+      scores.for_each(thread, [&](float& x, int row, int column) {
+        const int key = at.key(row, column) - at.first_key;
+        if ((named[key / 32] >> key % 32 & 1) == 0) x = -infinity_of<float>;
+      });
+    }
+  }
+};
+
+/// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows. Element: T, or
+/// rows that become numbers of T when they are loaded.
+template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct latent_types {
   using policy = Policy;
   using query = T;
   using element = T;
   using operand = T;
   using output = O;
-  using call_params = cached_params<T, T, O, Mask, Score>;
+  using call_params = cached_params<T, Element, O, Mask, Score>;
+  // What a selection leaves out of a tile is zeros there, and TMA does not gather rows.
+  static constexpr bool has_format = !stdlib::same_as<T, Element>, scrubs = !call_params::selects;
+  static constexpr bool has_boxes = scrubs && !has_format;
   static constexpr bool converts = false, values_are_keys = true;
   static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = latent_leaf_keys;
   using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
@@ -80,7 +125,8 @@ struct latent_types {
   // Two warpgroups compute O^T = V^T P^T, half of the columns each; one computes S^T = K Q^T and P.
   static constexpr int output_warps = 8, score_warps = 4, score_groups = 1, producers = 4;
   static constexpr int max_threads = 32 * (output_warps + score_warps + producers);
-  static constexpr int output_registers = 184, score_registers = 72, producer_registers = 72;
+  static constexpr int output_registers = 184, score_registers = has_format ? 56 : 72,
+                       producer_registers = has_format ? 88 : 72;
   static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
 
   template <int Rows, int Columns>

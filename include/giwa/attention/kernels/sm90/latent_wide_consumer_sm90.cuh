@@ -23,6 +23,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     int tile;
     tile_keep visible;
     uint32 turn;
+    [[no_unique_address]] tile_of_list<typename Types::call_params> list;
     GIWA_DEVICE int stage() const { return static_cast<int>(turn % Types::stages); }
     GIWA_DEVICE uint32 phase() const { return turn / Types::stages & 1; }
     GIWA_DEVICE int first_key() const { return tile * Types::leaf_keys; }
@@ -82,13 +83,14 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     softmax.reset();
     o.fill(0);
     latent_wide_walk<Types, Block> tiles(block, call, rows, leaf);
-    const auto take = [&] {
-      const leaf_tile at{tiles.tile, tiles.visible, turn++};
+    const auto take = [&](bool scores_it = false) {
+      leaf_tile at{tiles.tile, tiles.visible, turn++, {}};
+      if (scores_it) at.list.read(block, call, rows, at.first_key());
       tiles.next();
       return at;
     };
     if (index == 0 && tiles.exists()) {
-      const leaf_tile own = take();
+      const leaf_tile own = take(true);
       multiply_scores(own);
       add_own<false>(work, rows, own, own, false);
     }
@@ -101,7 +103,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
         release_values(work, rows, other, is_strange);
         break;
       }
-      const leaf_tile own = take();
+      const leaf_tile own = take(true);
       multiply_scores(own);
       const bool is_strange = take_weights();
       multiply_values(other);
@@ -150,8 +152,8 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   template <bool HasOther>
   GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at,
                            const leaf_tile& other, bool other_is_strange) {
-    steps.apply(thread, scores, rows, at.visible, rows_are_packed{at.first_key()});
-    const bool is_strange = at.visible == tile_keep::some && this->scrub(s.k.tile[at.stage()]);
+    at.list.apply(block, thread, steps, scores, rows, at.visible, rows_are_packed{at.first_key()});
+    const bool is_strange = Types::scrubs && at.visible == tile_keep::some && this->scrub(s.k.tile[at.stage()]);
     float largest[row_slots], sum[row_slots];
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) largest[r] = softmax.m[r];

@@ -20,6 +20,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   const params& p;
   shared_storage& s;
   const int warp;  // the rank among the producers
+  format_copies<Types, Block> format{};
 
   /// Initializes the mbarriers. One warp calls it before a barrier of the block.
   GIWA_DEVICE static void prepare(const Block& block, const params& p, shared_storage& s) {
@@ -54,24 +55,61 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   }
 
  private:
-  GIWA_DEVICE void load_tiles(const few_rows_work_tile& work, uint32& turn) const {
+  GIWA_DEVICE void load_tiles(const few_rows_work_tile& work, uint32& turn) {
     const packed_rows rows = rows_of(p.splits.call, work, p.splits.group, Types::rows);
-    for (int leaf = work.begin; leaf < work.end; ++leaf)
-      for (latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf); tiles.exists(); tiles.next()) {
-        // The page numbers are looked up before the stage is free.
-        const bool boxes = p.copies == key_copies::boxes;
-        leaf_source source = copies::source_of(block, warp, p, work, tiles.tile, boxes);
-        copies::read_pages(p, source);
-        const int stage = static_cast<int>(turn % stages);
-        const uint32 free = (turn / stages & 1) ^ 1;
-        ++turn;
-        if (boxes)
-          load_halves(source, stage, free);
-        else
-          load_whole(source, stage, free);
-      }
+    if constexpr (Types::has_boxes) {
+      for (int leaf = work.begin; leaf < work.end; ++leaf)
+        for (latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf); tiles.exists(); tiles.next())
+          load_tile(look_up(work, tiles.tile), true, turn++);
+    } else {
+      load_tiles_ahead(work, rows, turn);
+    }
   }
-
+  /// Looks tiles up one tile ahead: with cp.async, a load from the page table returns only after the copies that the warp started before
+  /// it.
+  GIWA_DEVICE void load_tiles_ahead(const few_rows_work_tile& work, const packed_rows& rows, uint32& turn) {
+    int leaf = work.begin;
+    latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf);
+    const auto next_source = [&] {
+      while (!tiles.exists() && ++leaf < work.end) tiles.enter(leaf);
+      return tiles.exists() ? look_up(work, tiles.tile) : leaf_source{};
+    };
+    leaf_source source = next_source();
+    for (bool starts = tiles.exists(); starts || (Types::has_format && format.pending >= 0);) {
+      leaf_source next{};
+      if (starts) tiles.next(), next = next_source();
+      load_tile(source, starts, turn);
+      turn += starts, source = next, starts = tiles.exists();
+    }
+  }
+  /// Where the keys of a tile lie. Page numbers are looked up before the stage is free.
+  GIWA_DEVICE leaf_source look_up(const few_rows_work_tile& work, int tile) const {
+    leaf_source source =
+        copies::source_of(block, warp, p, work, tile, Types::has_boxes && p.copies == key_copies::boxes);
+    copies::read_pages(p, source);
+    if constexpr (Types::has_format) {
+      copies::find_rows(p, source);
+      format.prefetch(block, p.splits.call.views.cache.k, source);
+    }
+    return source;
+  }
+  /// `starts`: without it rows of a format that were copied are completed, because the queue may wait for the warps that read tiles.
+  GIWA_DEVICE void load_tile(const leaf_source& source, [[maybe_unused]] bool starts, uint32 turn) {
+    const int stage = static_cast<int>(turn % stages);
+    const uint32 free = (turn / stages & 1) ^ 1;
+    if constexpr (Types::has_format) {
+      const auto test = [&] { return s.k.empty[stage][0].is_over_now(free) && s.k.empty[stage][1].is_over_now(free); };
+      const auto wait = [&] { s.k.empty[stage][0].wait(free), s.k.empty[stage][1].wait(free); };
+      format.load(block, warp, p.splits.call.views.cache.k, source, s.k, starts, stage, test, wait, [&](int of_stage) {
+        GIWA_UNROLL
+        for (int part = 0; part < Types::parts; ++part) s.k.full[of_stage][part].arrive();
+      });
+    } else {
+      if constexpr (Types::has_boxes)
+        if (p.copies == key_copies::boxes) return load_halves(source, stage, free);
+      load_whole(source, stage, free);
+    }
+  }
   /// Lanes of the issuing warps start the boxes of a tile.
   GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free) const {
     using tile = typename Types::k_tile;
@@ -98,14 +136,11 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     }
   }
   /// All producer warps copy a share of the keys.
-  GIWA_DEVICE void load_whole(const leaf_source& source, int stage, uint32 free) const {
+  GIWA_DEVICE void load_whole(leaf_source source, int stage, uint32 free) const {
     const auto& view = p.splits.call.views.cache.k;
+    copies::find_rows(p, source);
     s.k.empty[stage][0].wait(free), s.k.empty[stage][1].wait(free);
-    const bool chunks = p.copies == key_copies::chunks;
-    if (chunks)
-      copies::copy_chunks(block, warp, view, source, s.k.tile[stage]);
-    else
-      copies::copy_elements(block, warp, view, source, s.k.tile[stage]);
+    const bool chunks = copies::copy_keys(block, warp, p, view, source, s.k.tile[stage]);
     GIWA_UNROLL
     for (int part = 0; part < Types::parts; ++part)
       if (chunks)

@@ -79,7 +79,7 @@ struct latent_wide_output {
       const cache_row from = call.row_of(work.sequence, first + key);
       operand of_lane = convert<operand>{}(0.f);
       if (from.element >= 0)
-        of_lane = call.views.cache.v(from.element, from.row, work.head, half * index + begin + lane);
+        of_lane = value_of<operand>(call.views.cache.v, from, work.head, half * index + begin + lane);
       const float value = convert<float>{}(of_lane);
       for (uint32 found = block.ballot(is_nonfinite(of_lane)); found != 0; found &= found - 1) {
         const int column = begin + __ffs(static_cast<int>(found)) - 1;

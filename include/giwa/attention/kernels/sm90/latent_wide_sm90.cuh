@@ -12,15 +12,16 @@
 namespace giwa::inline GIWA_ABI::detail {
 
 /// A block computes one split (splits.hpp), whose leaves are those of latent_wide_leaf_keys.
-template <class T, class O, class Policy, class Mask, class Score>
+template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct latent_wide_op {
-  using types = latent_wide_types<T, O, Policy, Mask, Score>;
+  using types = latent_wide_types<T, Element, O, Policy, Mask, Score>;
   using params = typename types::params;
   using shared_storage = typename types::shared_storage;
   static constexpr int max_threads = types::max_threads, min_blocks = 1;
 
+  // Always inline: with wgmma in a function that is called, ptxas waits after each product.
   template <class Block>
-  GIWA_DEVICE void operator()(Block plain_block, const params& p, shared_storage& s) const {
+  GIWA_DEVICE __forceinline__ void operator()(Block plain_block, const params& p, shared_storage& s) const {
     const auto block = with_threads<max_threads>(plain_block);
     using loader = latent_wide_loader<types, stdlib::remove_cvref_t<decltype(block)>>;
     const int split = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);

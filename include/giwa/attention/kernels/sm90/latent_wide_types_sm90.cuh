@@ -21,14 +21,17 @@ struct latent_wide_call : Call {
 
 /// Two warpgroups have half of the columns of O each, and compute S and P of every other tile of keys; one warpgroup loads.
 /// Policy: few_rows_policy with 64 rows and 2 stages.
-template <class T, class O, class Policy, class Mask, class Score>
+template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct latent_wide_types {
   using policy = Policy;
   using query = T;
   using element = T;
   using operand = T;
   using output = O;
-  using call_params = latent_wide_call<cached_params<T, T, O, Mask, Score>>;
+  using call_params = latent_wide_call<cached_params<T, Element, O, Mask, Score>>;
+  // What a selection leaves out of a tile is zeros there, and TMA does not gather rows.
+  static constexpr bool has_format = !stdlib::same_as<T, Element>, scrubs = !call_params::selects;
+  static constexpr bool has_boxes = scrubs && !has_format;
   static constexpr bool converts = false, values_are_keys = true;
   static constexpr int rows = Policy::rows, stages = Policy::stages;
   static constexpr int leaf_keys = 64;  // of a tile, which few_rows_copies calls a leaf
@@ -98,7 +101,11 @@ struct latent_wide_walk {
   [[no_unique_address]] typename Types::visible_leaves leaves{};
 
   GIWA_DEVICE latent_wide_walk(const Block& b, const typename Types::call_params& c, const packed_rows& r, int leaf)
-      : block(b), call(c), rows(r), tile(leaf * Types::leaf_tiles - 1), end(ceil_div(r.keys, Types::leaf_keys)) {
+      : block(b), call(c), rows(r) {
+    enter(leaf);
+  }
+  GIWA_DEVICE void enter(int leaf) {
+    tile = leaf * Types::leaf_tiles - 1, end = ceil_div(rows.keys, Types::leaf_keys);
     if (end > tile + 1 + Types::leaf_tiles) end = tile + 1 + Types::leaf_tiles;
     next();
   }

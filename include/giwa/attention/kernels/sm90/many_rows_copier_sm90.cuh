@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The two warps of the kernel for many rows that copy keys in pages: by TMA, or by cp.async where it would need too many boxes.
+// Two warps that copy keys of many rows in pages: TMA, or cp.async.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_COPIER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_COPIER_SM90_CUH
 

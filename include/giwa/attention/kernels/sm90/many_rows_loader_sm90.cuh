@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The producer of the kernel for many rows: where the keys of a tile lie, and which work tile comes next.
+// The producer of many rows: where keys lie, and which work tile comes next.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_LOADER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_LOADER_SM90_CUH
 

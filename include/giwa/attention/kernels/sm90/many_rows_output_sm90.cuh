@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The end of a work tile of the kernel for many rows: its rows of o and lse, or the partial of a split for the second launch.
+// Ends of work tiles of many rows: o and lse, or a partial.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_OUTPUT_SM90_CUH
 

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+"""The functions of FlashMLA's flash_mla that decode latent attention, with their arguments: on Hopper by giwa's kernels for latent rows."""
+import torch
+
+from .functional import attention_cached
+
+
+def get_mla_metadata(*args, **kwargs):
+    """There is nothing to prepare: returns two None in the places of tile_scheduler_metadata and num_splits."""
+    return None, None
+
+
+def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata=None, num_splits=None,
+                           softmax_scale=None, causal=False, is_fp8_kvcache=False, indices=None):
+    """q (batch, queries, heads, 576), k_cache (blocks, keys of a block, 1, 576), or with is_fp8_kvcache rows of 656 bytes; indices
+    (batch, queries, top k), int32, block * keys of a block + row, others are none. Returns o (batch, queries, heads, 512) and lse (batch,
+    heads, queries), natural logarithms, -inf without keys. q may have any number of heads, a block any number of keys."""
+    if head_dim_v != 512:
+        raise NotImplementedError("giwa_torch: flash_mla_with_kvcache with head_dim_v other than 512")
+    if indices is not None and causal:
+        raise NotImplementedError("giwa_torch: flash_mla_with_kvcache with indices and causal")
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    if is_fp8_kvcache:
+        k_cache = v_cache = k_cache.view(torch.uint8)
+    else:
+        v_cache = k_cache[..., :head_dim_v]
+    if indices is not None:
+        return attention_cached(q, k_cache, v_cache, None, None, causal=False, scale=scale, return_lse=True, indices=indices.contiguous())
+    return attention_cached(q, k_cache, v_cache, cache_seqlens, block_table, causal=causal, scale=scale, return_lse=True)

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// Loads rows of 656 bytes into tiles of 16-bit numbers.
+#ifndef GIWA_ATTENTION_KERNELS_SM80_ROWS_656_SM80_CUH
+#define GIWA_ATTENTION_KERNELS_SM80_ROWS_656_SM80_CUH
+
+#include <giwa/arch/convert_fp8.cuh>
+#include <giwa/arch/copy_async.cuh>
+#include <giwa/attention/problem/rows_656.hpp>
+
+namespace giwa::inline GIWA_ABI::detail {
+
+// A warp copies the bytes of its rows by cp.async to where their numbers will be, and converts them there: loads through registers would
+// need more of them than a loader has, and one load of a spilled register waits for all loads before it.
+
+/// The pointer of another lane, in halves: as one value it may go through local memory, where it is loaded after all copies before.
+template <class T, class Block>
+GIWA_DEVICE const T* pointer_of_lane(const Block& block, const T* pointer, int lane) {
+  const auto bits = reinterpret_cast<uint64>(pointer);
+  const uint32 low = block.shuffle(static_cast<uint32>(bits), lane),
+               high = block.shuffle(static_cast<uint32>(bits >> 32), lane);
+  return reinterpret_cast<const T*>(static_cast<uint64>(high) << 32 | low);
+}
+
+/// Starts the copies of `Count` rows, of which lane i knows row i, or null for zeros, to the rows from `first_row` on of a tile of 16-bit
+/// numbers. 8 lanes have a row. 128 bytes of numbers lie in the first half of their columns, scales in those of the last numbers.
+template <int Count, class Block, class Tile>
+GIWA_DEVICE void start_rows_656(const Block& block, const rows_656* row_of_lane, int first_row, Tile& to) {
+  using rows = rows_656;
+  const int part = block.lane() % 8;
+#pragma unroll 1
+  for (int first = 0; first < Count; first += 4) {
+    const int i = first + block.lane() / 8, row = first_row + i;
+    const rows* const from = pointer_of_lane(block, row_of_lane, i);
+    const int bytes = from == nullptr ? 0 : 16;
+    const auto copy = [&](int column, int at) {
+      arch::copy_async_and_fill(arch::shared_address(to.chunk(row, column)),
+                                bytes == 0 ? to.data() : static_cast<const void*>(from + at), bytes);
+    };
+    GIWA_UNROLL
+    for (int group = 0; group < rows::codes; group += rows::group) copy(group + 8 * part, group + 16 * part);
+    copy(rows::codes + 8 * part, rows::rest_at + 16 * part);
+    if (part == 0) copy(rows::codes - 64, rows::scales_at);
+  }
+}
+
+/// Converts what start_rows_656() has copied, after the lanes have waited for their copies.
+template <int Count, class Block, class Tile>
+GIWA_DEVICE void convert_rows_656(const Block& block, int first_row, Tile& to) {
+  using T = stdlib::remove_cvref_t<decltype(to(0, 0))>;
+  using rows = rows_656;
+  const int part = block.lane() % 8;
+  const bool swaps = part >= 4;  // the halves of 16 numbers, so that the lanes of a row write to all banks
+  block.sync_warp();
+#pragma unroll 1
+  for (int first = 0; first < Count; first += 4) {
+    const int row = first_row + first + block.lane() / 8;
+    const auto at = [&](int column) -> uint4& { return *reinterpret_cast<uint4*>(to.chunk(row, column)); };
+    const uint4 scale_bits = at(rows::codes - 64);
+    const uint32 scales[4] = {scale_bits.x, scale_bits.y, scale_bits.z, scale_bits.w};
+    GIWA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int column = rows::group * i;
+      const uint4 codes = at(column + 8 * part);
+      block.sync_warp();  // all have read what is overwritten
+      const float scale = __uint_as_float(scales[i]);
+      const uint32 fours[4] = {codes.x, codes.y, codes.z, codes.w};
+      uint32 words[8];
+      GIWA_UNROLL
+      for (int w = 0; w < 8; w += 2) {
+        uint32 pairs[2];
+        arch::e4m3_to_fp16(fours[w / 2], pairs);
+        GIWA_UNROLL
+        for (int j = 0; j < 2; ++j) {
+          packed_pair<fp16>::type exact;
+          __builtin_memcpy(&exact, &pairs[j], 4);
+          const auto two = pack<T>(__low2float(exact) * scale, __high2float(exact) * scale);
+          __builtin_memcpy(&words[w + j], &two, 4);
+        }
+      }
+      const auto half = [&](bool second) -> uint4 {
+        return second ? uint4{words[4], words[5], words[6], words[7]} : uint4{words[0], words[1], words[2], words[3]};
+      };
+      at(column + 16 * part + (swaps ? 8 : 0)) = half(swaps);
+      at(column + 16 * part + (swaps ? 0 : 8)) = half(!swaps);
+    }
+    if constexpr (!stdlib::same_as<T, bf16>) {
+      uint4& rest = at(rows::codes + 8 * part);
+      uint32 words[4] = {rest.x, rest.y, rest.z, rest.w};
+      GIWA_UNROLL
+      for (uint32& word : words) {
+        const auto two = pack<T>(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+        __builtin_memcpy(&word, &two, 4);
+      }
+      rest = {words[0], words[1], words[2], words[3]};
+    }
+  }
+}
+
+/// Asks the L2 cache for rows that are copied later.
+template <int Count, class Block>
+GIWA_DEVICE void prefetch_rows_656(const Block& block, const rows_656* row_of_lane) {
+  static_assert(Count == 16);
+  const rows_656* const row = pointer_of_lane(block, row_of_lane, block.lane() / 2);
+  if (row == nullptr) return;
+  GIWA_UNROLL
+  for (int i = 0; i < 3; ++i) arch::prefetch_to_l2(row + (3 * (block.lane() % 2) + i) * 128);  // the last begins at 640
+}
+
+}  // namespace giwa::inline GIWA_ABI::detail
+
+#endif

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// attention_cached on the CPU with lists of keys, against the double reference.
+#include "host/attention/cached_check.hpp"
+#include "support/selection_case.hpp"
+
+namespace {
+
+using namespace giwa_test;
+
+template <class T, int HeadSize, int HeadSizeV = HeadSize, class Element = T, class O = T>
+std::string selection_fault(const selection_options& options) {
+  selection_case<T, Element, O> c(options, HeadSize, HeadSizeV);
+  const auto a = c.keys.views();
+  c.keys.clear_outputs();
+  giwa::cached_options call = c.keys.call_options();
+  giwa::status s = c.template run<HeadSize, HeadSizeV>(giwa::host, a, call, c.own());
+  if (!s.ok()) return giwa::format_status(s).c_str() + ("; " + c.keys.options.text());
+  const attention_answers answers = answers_of<float>(c.keys, giwa::full{}, giwa::plain_score{});
+  const std::string failure = judge<float>(c.keys, answers).failure;
+  if (!failure.empty()) return failure;
+  // The reference takes the same call.
+  auto o = new_buffer<double, 4>(c.keys.o.extents, case_layout::contiguous, 0, true);
+  auto lse = new_buffer<float, 3>(c.keys.lse.extents, case_layout::contiguous, 0, true);
+  call.lse = lse.view();
+  giwa::detail::cached_views<T, Element, double> views{a.q, o.view(), a.cache, a.packed};
+  s = c.with_call(views, call, c.own(),
+                  [](const auto& cache, const auto& q, const auto& to, const auto& selection, const auto& all) {
+                    return giwa::attention_cached_reference(giwa::host, cache, q, to, selection, all);
+                  });
+  if (!s.ok()) return giwa::format_status(s).c_str() + ("; reference, " + c.keys.options.text());
+  const std::vector<double> got = o.template elements<double>();
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (!(std::abs(got[i] - answers.o[i]) <= 1e-12 * (1 + std::abs(answers.o[i])))) return "the references differ";
+  return "";
+}
+
+selection_options selection_of(int i) {
+  selection_options c;
+  c.seed = static_cast<uint64>(i);
+  c.sequences = 1 + i % 4, c.queries = 1 + i / 4 % 3;
+  c.kv_heads = 1 + i % 2, c.heads = c.kv_heads * (1 + i % 5);
+  c.most = 1 + i * 37 % 150;
+  const int64 rows = c.sequences * c.queries * c.most + 2, shared = c.most + 2, pool = i % 2 == 1 ? shared : rows;
+  for (const int64 page : {64, 7, 4, 3, 2})
+    if (pool % page == 0 && i % 3 != 0) c.page_size = page;
+  c.names = i / 2 % 2 == 0 ? giwa::key_numbers::pool_rows : giwa::key_numbers::sequence_keys;
+  c.packed = i % 3 == 1;
+  c.sinks = i % 5 == 2;
+  c.lse = i % 7 != 3;
+  c.counts = i % 4 != 3;
+  c.strange = i % 6 == 5 ? 0 : i % 11 == 7 ? 1 : 3;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("lists of keys, of the pool and of sequences, with numbers that name nothing") {
+  faults f;
+  for (int i = 0; i < 48; ++i) {
+    f.add(selection_fault<float, 24, 8>(selection_of(i)));
+    if (i % 4 == 0) f.add(selection_fault<giwa::bf16, 576, 512>(selection_of(i)));
+    if (i % 4 == 1) f.add(selection_fault<giwa::bf16, 576, 512, giwa::rows_656>(selection_of(i)));
+  }
+  CHECK_NO_FAULTS(f);
+}
