@@ -195,7 +195,6 @@ set(GIWA_HEADERS
   P giwa/attention/problem/backward_checks.hpp
   P giwa/attention/problem/cached_rows.hpp
   P giwa/attention/sums/row_end.hpp
-  P giwa/attention/sums/partial_slot.hpp
   P giwa/attention/sums/merge_parts.hpp
   P giwa/attention/work/packed_rows.hpp
   P giwa/attention/work/many_rows.hpp
@@ -220,6 +219,7 @@ set(GIWA_HEADERS
   P giwa/attention/append/append_rows.hpp
   H giwa/attention/append/append_checks.hpp
   P giwa/attention/reference/reference.hpp
+  H giwa/attention/reference/cached.hpp
   H giwa/attention/reference/backward.hpp
   H giwa/attention/cpu/loops.hpp
   H giwa/attention/cpu/product.hpp
@@ -301,11 +301,11 @@ set(GIWA_HEADERS
   L giwa/attention/append/append.cuh
   H giwa/attention/cpu/backward.hpp
   L giwa/attention/choose/gpu.cuh
-  H giwa/attention/choose/pointers.hpp
   L giwa/attention/quantize/quantize.cuh
   L giwa/attention/blocks/block_map.cuh
   L giwa/attention/choose/candidates.cuh
   L giwa/attention/choose/launch.cuh
+  L giwa/attention/choose/split_launch.cuh
   L giwa/attention/choose/many_rows_sm90.cuh
   L giwa/attention/choose/latent_sm90.cuh
   L giwa/attention/choose/cached.cuh

@@ -3,7 +3,7 @@
 
 Those tests need their libraries, so only their tables are read: each ModelConfig of TransformerEngine's
 tests/pytorch/attention/test_attention.py, or each shape of xFormers' tests/test_mem_eff_attention.py with one of its biases, is a forward
-call and its gradients, compared with PyTorch in float32, beside those of PyTorch's unfused attention in the same type. GIWA_PEER_CHECKOUT is the checkout.
+call and its gradients, compared with PyTorch in float32, together with those of PyTorch's unfused attention in the same type. GIWA_PEER_CHECKOUT is the checkout.
 """
 import ast
 import math

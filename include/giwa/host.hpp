@@ -7,6 +7,7 @@
 #include <giwa/attention/cpu/backward.hpp>
 #include <giwa/attention/cpu/calls.hpp>
 #include <giwa/attention/reference/backward.hpp>
+#include <giwa/attention/reference/cached.hpp>
 #include <giwa/attention/reference/reference.hpp>
 #include <giwa/base/throw.hpp>
 #include <giwa/grid/elementwise.hpp>

@@ -5,6 +5,8 @@
 
 #include <giwa/device/properties.hpp>
 
+#include <initializer_list>
+
 namespace giwa::inline GIWA_ABI {
 
 /// The kinds of memory that a pointer can refer to.
@@ -118,27 +120,34 @@ inline status check_device_pointer(const void* pointer, const char* argument) {
 
 namespace detail {
 
-/// Checks the pointers of a call, each by check_device_pointer(), up to the first that a kernel may not use. Null pointers and
-/// views without elements pass: no kernel reads them.
-class pointer_checks {
- public:
-  /// Checks one more, if all before may be used. Returns whether one may not.
-  ///@{
-  bool fails(const void* pointer, const char* argument) {
-    if (state_.ok() && pointer != nullptr) state_ = check_device_pointer(pointer, argument);
-    return !state_.ok();
-  }
+/// An argument of a call: a pointer, or the first element of a view, null if it has none.
+struct named_pointer {
+  const void* pointer;
+  const char* argument;
+
+  named_pointer(const void* p, const char* name) : pointer(p), argument(name) {}
   template <class View>
     requires requires(const View& v) { v.size(), v.data(); }
-  bool fails(const View& view, const char* argument) {
-    return fails(view.size() > 0 ? static_cast<const void*>(view.data()) : nullptr, argument);
-  }
-  ///@}
-  const status& state() const { return state_; }
-
- private:
-  status state_;
+  named_pointer(const View& v, const char* name) : named_pointer(v.size() > 0 ? v.data() : nullptr, name) {}
 };
+
+/// Checks the pointers of a call, each by check_device_pointer(), up to the first that a kernel may not use. Null pointers pass: no
+/// kernel reads them.
+inline status check_named_pointers(std::initializer_list<named_pointer> all) {
+  status state;
+  for (const named_pointer& p : all)
+    if (state.ok() && p.pointer != nullptr) state = check_device_pointer(p.pointer, p.argument);
+  return state;
+}
+/// The same of each for which for_each(f) calls f(pointer or view, argument).
+template <class ForEach>
+status check_each_pointer(const ForEach& for_each) {
+  status s;
+  for_each([&](const auto& x, const char* argument) {
+    if (s.ok()) s = check_named_pointers({{x, argument}});
+  });
+  return s;
+}
 
 }  // namespace detail
 

@@ -68,6 +68,7 @@ struct ring_forward {
 
   status run() const {
     const int rank = comm.rank(), last = plan.last_step(rank);
+    const bool gaps = plan.later(rank, 0).has_gaps;
     const key_value_ring<T, Comm, Mask> ring(comm, plan, workspace.travelling, own.k, own.v);
     status state;
     for (int step = 0; step < plan.ranks && state.ok(); ++step) {
@@ -82,7 +83,7 @@ struct ring_forward {
       // heads of 128: 32768 tokens wait
       // 0.54 of 4.03 ms for messages without a pause, and 0.003 of 3.58 with it; 8192 tokens 0.15 of 0.49, 0.003 of 0.38.
       if (state.ok() && under_way) state = for_all(where, extents{1}, short_pause{});
-      if (state.ok()) state = compute(step, last, under_way, ring.keys(step), ring.values(step));
+      if (state.ok()) state = compute(step, last, gaps, under_way, ring.keys(step), ring.values(step));
       if (state.ok() && under_way) state = comm.wait(where);
     }
     return state;
@@ -92,7 +93,7 @@ struct ring_forward {
   /// Attention of the rows that see something of the slice of this step, and the merge with the steps before it: by the kernel
   /// where that can be, which writes complete rows to o. Apart it took 7 % of a forward pass of 32768 tokens and 2 % of one of
   /// 131072 (4 H200, 2026-11-27, 16 heads of 128).
-  status compute(int step, int last, bool under_way, const tensor_view<const T, 4>& k,
+  status compute(int step, int last, bool gaps, bool under_way, const tensor_view<const T, 4>& k,
                  const tensor_view<const T, 4>& v) const {
     const int rank = comm.rank(), of = plan.owner(rank, step);
     token_range keys{0, k.extent(1)}, rows{0, own.q.extent(1)};
@@ -109,9 +110,8 @@ struct ring_forward {
     call.workspace = {workspace.call, {workspace.call_bytes}};
     call.lse = in_kernel ? rows_of_lse(options.lse, rows) : lse_part(part, rows);
     // Rows that see nothing later are complete. Where a range of rows may hold some, none is until the end.
-    const auto later = plan.later(rank, step);
-    const bool gaps = plan.later(rank, 0).has_gaps;
-    const int64 open = gaps ? 0 : later.rows.first - rows.first, open_end = gaps ? rows.count : open + later.rows.count;
+    const token_range later = gaps ? rows : plan.later(rank, step).rows;
+    const int64 open = later.first - rows.first, open_end = open + later.count;
     const auto attend = [&](const auto& mask) {
       const auto run = [&](const auto& o, const auto& modifier) {
         const attention_views<T, typename stdlib::remove_cvref_t<decltype(o)>::element_type> views{

@@ -3,6 +3,8 @@
 #ifndef GIWA_TEST_HOST_ATTENTION_CACHED_CHECK_HPP
 #define GIWA_TEST_HOST_ATTENTION_CACHED_CHECK_HPP
 
+#include <giwa/attention/reference/cached.hpp>
+
 #include "host/attention/check.hpp"
 #include "support/cached_case.hpp"
 #include "support/call_options.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // attention_cached with rotated_queries on the CPU: the bits of a call with queries that append_to_cache rotated, and refusals.
-#include <giwa/attention/reference/reference.hpp>
+#include <giwa/attention/reference/cached.hpp>
 #include <giwa/tile/shared_tile.hpp>
 
 #include <cmath>

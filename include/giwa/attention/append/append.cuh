@@ -50,11 +50,14 @@ template <class Rotary>
 struct stream_append {
   template <class T, class Element>
   static status run(cudaStream_t s, const append_views<T, Element>& a, const Rotary& rotary) {
-    pointer_checks pointers;
-    const auto fails = [&](const auto& view, const char* argument) { return pointers.fails(view, argument); };
+    status bad;
+    const auto fails = [&](const auto& view, const char* argument) {
+      bad = check_named_pointers({{view, argument}});
+      return !bad.ok();
+    };
     if (any_append_input(a, rotary, a.needs_sequences(rotary.size > 0), fails) || fails(a.cache.k, "k") ||
         (a.has_v() && fails(a.cache.v, "v")) || fails(a.q, "q") || fails(a.q_to, "q_to"))
-      return pointers.state();
+      return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T));
     return append_fits<count>(a, rotary) ? launch_op<count>(s, a, rotary) : launch_op<codes_of<Element>>(s, a, rotary);
   }

@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_BLOCKS_BLOCK_MAP_CUH
 
 #include <giwa/attention/call/block_map.hpp>
-#include <giwa/attention/choose/pointers.hpp>
+#include <giwa/device/pointer.hpp>
 #include <giwa/grid/launch.cuh>
 #include <giwa/grid/reduce.hpp>
 

@@ -5,9 +5,29 @@
 
 #include <giwa/attention/choose/candidates.cuh>
 #include <giwa/attention/kernels/simt/row_terms.cuh>
+#include <giwa/attention/problem/backward_params.hpp>
 #include <giwa/attention/split_fp16/rows_pass.cuh>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
+
+template <class T, class O, class G, class Mask, class Score>
+status check_pointers(const backward_params<T, O, G, Mask, Score>& p) {
+  status s = check_pointers(p.call);
+  if (s.ok())
+    s = check_named_pointers({{p.views.lse, "lse"},
+                              {p.views.dout, "dout"},
+                              {p.views.dq, "dq"},
+                              {p.views.dk, "dk"},
+                              {p.views.dv, "dv"},
+                              {p.dlse, "dlse"},
+                              {p.dsinks, "dsinks"},
+                              {p.workspace.terms, "workspace"}});
+  using gradients = gradient_of<Score>;
+  if constexpr (gradients::parameters > 0)
+    for (int i = 0; s.ok() && i < gradients::parameters; ++i)
+      s = check_named_pointers({{&gradients::output(p.call.score, i, 0), "parameter_gradients"}});
+  return s;
+}
 
 /// Splits q, k, v and dout of a call that has elements of each.
 template <int HeadSize, int HeadSizeV>

@@ -12,6 +12,35 @@
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
+template <class T, class Element, class O, class Mask, class Score>
+status check_pointers(const cached_params<T, Element, O, Mask, Score>& call) {
+  const auto& a = call.views;
+  status s = check_named_pointers({{a.q, "q"},
+                                   {a.cache.k, "k"},
+                                   {a.cache.v, "v"},
+                                   {a.o, "o"},
+                                   {call.lse, "lse"},
+                                   {call.sinks, "sinks"},
+                                   {call.prior_o, "prior"},
+                                   {call.prior_lse, "prior"},
+                                   {call.workspace, "workspace"},
+                                   {a.packed.offsets, "q_offsets"},
+                                   {a.cache.scales.k, "scales"},
+                                   {a.cache.scales.v, "scales"},
+                                   {a.cache.lengths, "lengths"},
+                                   {a.cache.pages.indices, "pages"},
+                                   {a.cache.pages.offsets, "pages"}});
+  if constexpr (rotates_queries<Score>) {
+    const auto tables = tables_of(call.score.rotary);
+    if (s.ok())
+      s = check_named_pointers({{call.score.positions.narrow(), "positions"},
+                                {call.score.positions.wide(), "positions"},
+                                {tables.cos, "cos"},
+                                {tables.sin, "sin"}});
+  }
+  return s;
+}
+
 /// The portable kernel: several rows for a block if there are very many.
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
 struct cached_simt : candidate {
@@ -57,18 +86,11 @@ struct cached_few_rows : candidate {
   static status make(void* to, const call_params& call, const gpu_traits& gpu) {
     using types = typename op::types;
     static_assert(shared_bytes_of<op> <= bytes);
-    const split_work work = work_of(call);
-    split_shape shape =
-        shape_of_splits(work, gpu.multiprocessors, call.workspace == nullptr ? 0 : call.workspace_bytes);
-    if (work.exact) {
-      const cached_sequence first = call.at(0);
-      const sequence_leaves l = leaves_of(call, first, types::leaf_keys, types::rows);
-      shape.set_alike(first, l, work.sequences);
-    }
+    constexpr few_rows_tile tiles{types::leaf_keys, types::rows, types::columns};
+    const split_work work = work_of(call.views.problem(), tiles, knows_leaves(call));
+    const split_shape shape = shape_of_call(call, work, gpu.multiprocessors, types::leaf_keys, types::rows);
     const bool early = gpu.wgmma && may_find_early(call, shape, types::leaf_keys, types::rows);
-    typename op::params p{.splits = split_params<call_params>{call, shape, reinterpret_cast<float*>(call.workspace),
-                                                              fast_divisor(call.heads_per_kv), types::leaf_keys,
-                                                              types::rows, types::columns, early},
+    typename op::params p{.splits = params_of_splits<types>(call, shape, early),
                           .copies = key_copies::elements,
                           .box_rows = types::leaf_keys,
                           .issuers_log2 = 0,
@@ -80,9 +102,9 @@ struct cached_few_rows : candidate {
                           .v = {}};
     // Nothing that the previous kernel writes is read for this. 128 sequences of 1024 keys 123.7 us instead of 125.5, 32 of 8192 at head
     // size 64 123.2 instead of 124.8 (H200, 2026-11-29).
-    using mask = mask_traits<Mask>;
-    p.splits.waits_late = early || (gpu.wgmma && shape.total > 0 && (mask::keeps_all || mask::is_causal));
-    if (const status state = choose_copies(p, gpu); !state.ok()) return state;
+    p.splits.waits_late = early || (gpu.wgmma && shape.total > 0 && mask_traits<Mask>::keeps_all);
+    // With pages of 8 keys TMA is slower than cp.async: 391 us instead of 382.
+    if (const status state = choose_copies<types>(p, gpu.wgmma, 16); !state.ok()) return state;
     // On 9.0 each kernel begins while the one before ends.
     launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = gpu.wgmma};
     auto* const made = ::new (to) prepared;
@@ -92,36 +114,6 @@ struct cached_few_rows : candidate {
       return made->merge_many.make(config, p.splits);
     return made->merge.make(config, p.splits);
   }
-
- private:
-  static split_work work_of(const call_params& call) {
-    using types = typename op::types;
-    constexpr few_rows_tile tiles{types::leaf_keys, types::rows, types::columns};
-    return detail::work_of(call.views.problem(), tiles, !call.is_ragged() && !mask_bounds_leaves<Mask>);
-  }
-
-  /// TMA where it can address the cache; its boxes are pages or parts of them.
-  static status choose_copies(typename op::params& p, const gpu_traits& gpu) {
-    using types = typename op::types;
-    const auto& cache = p.splits.call.views.cache;
-    const auto k = heads_first(cache.k), v = heads_first(cache.v);
-    if (rows_begin_at_16_bytes(cache.k) && rows_begin_at_16_bytes(cache.v)) p.copies = key_copies::chunks;
-    if (p.splits.call.views.is_paged())
-      p.box_rows = common_power_of_two(static_cast<int>(cache.k.extent(1)), 0, types::leaf_keys);
-    if (!gpu.wgmma || p.box_rows < least_box_rows || !check_tensor_map(k, "k").ok() || !check_tensor_map(v, "v").ok())
-      return {};
-    const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
-    if (!encoder.ok()) return encoder.state;
-    const auto of_k = make_tile_map<typename types::k_tile>(k, "k", encoder.value, p.box_rows, l2_promotion::bytes_128);
-    const auto of_v = make_tile_map<typename types::v_tile>(v, "v", encoder.value, p.box_rows, l2_promotion::bytes_128);
-    p.k = of_k.value, p.v = of_v.value;
-    p.copies = key_copies::boxes;
-    // A warp takes some 70 cycles to start a box. 32 sequences of 8192 keys in pages of 16: 248 us with four warps, 269 with one
-    // (H200, 2026-11-23).
-    p.issuers_log2 = p.box_rows < types::leaf_keys ? 2 : 0;
-    return of_k.ok() ? of_v.state : of_k.state;
-  }
-  static constexpr int least_box_rows = 16;  // with pages of 8 keys TMA is slower than cp.async: 391 us instead of 382
 };
 
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>

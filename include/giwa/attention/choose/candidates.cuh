@@ -5,7 +5,8 @@
 
 #include <giwa/attention/call/forward_types.hpp>
 #include <giwa/attention/choose/gpu.cuh>
-#include <giwa/attention/choose/pointers.hpp>
+#include <giwa/attention/problem/params.hpp>
+#include <giwa/device/pointer.hpp>
 
 #include <initializer_list>
 #include <new>
@@ -139,6 +140,34 @@ class first_candidate<candidates<Candidates...>> {
   alignas(typename Candidates::prepared...) unsigned char bytes_[largest({sizeof(typename Candidates::prepared)...})];
   int index_ = -1;
 };
+
+/// Whether kernels may use the pointers of a call. A failure names the argument.
+template <class T, class O, class Mask, class Score>
+status check_pointers(const attention_params<T, O, Mask, Score>& call) {
+  const auto& a = call.views;
+  status s = check_named_pointers({{a.q, "q"},
+                                   {a.k, "k"},
+                                   {a.v, "v"},
+                                   {a.o, "o"},
+                                   {call.lse, "lse"},
+                                   {call.sinks, "sinks"},
+                                   {call.counter, "workspace"},
+                                   {a.packed.q_offsets, "q_offsets"},
+                                   {a.packed.k_offsets, "k_offsets"},
+                                   {a.packed.q_lengths, "q_lengths"},
+                                   {a.packed.k_lengths, "k_lengths"},
+                                   {a.packed.k_batch_index, "k_batch_index"}});
+  if constexpr (element_traits<T>::has_scales)
+    if (s.ok())
+      s = check_named_pointers({{call.scales.q, "scales.q"},
+                                {call.scales.k, "scales.k"},
+                                {call.scales.v, "scales.v"},
+                                {call.scales.v_channel, "scales.v_channel"},
+                                {call.scales.v_mean, "scales.v_mean"}});
+  if constexpr (drops_weights<Score>)
+    if (s.ok()) s = check_named_pointers({{call.score.offset, "dropout"}});
+  return s;
+}
 
 /// Computes a call whose sizes are checked: launches it on a stream, or prepares it for a plan.
 ///@{

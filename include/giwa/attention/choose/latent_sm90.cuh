@@ -4,29 +4,12 @@
 #define GIWA_ATTENTION_CHOOSE_LATENT_SM90_CUH
 
 #include <giwa/attention/call/cached.hpp>
-#include <giwa/attention/choose/many_rows_sm90.cuh>
+#include <giwa/attention/choose/split_launch.cuh>
 #include <giwa/attention/kernels/sm90/latent_sm90.cuh>
 #include <giwa/attention/kernels/sm90/latent_wide_sm90.cuh>
 #include <giwa/attention/sums/few_rows_partials.cuh>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
-
-/// TMA where it can address latent rows; its boxes are pages or parts of them.
-template <class Types>
-status choose_latent_copies(typename Types::params& p) {
-  const auto& views = p.splits.call.views;
-  const auto k = heads_first(views.cache.k);
-  if (rows_begin_at_16_bytes(views.cache.k)) p.copies = key_copies::chunks;
-  if (views.is_paged())
-    p.box_rows = common_power_of_two(static_cast<int>(views.cache.k.extent(1)), 0, Types::leaf_keys);
-  if (p.box_rows < 16 || !check_tensor_map(k, "k").ok()) return {};
-  const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
-  if (!encoder.ok()) return encoder.state;
-  const auto map = make_tile_map<typename Types::k_tile>(k, "k", encoder.value, p.box_rows, l2_promotion::bytes_128);
-  p.k = map.value, p.copies = key_copies::boxes;
-  p.issuers_log2 = p.box_rows < Types::leaf_keys ? 2 : 0;
-  return map.state;
-}
 
 /// The Hopper kernel for few rows whose values are the first columns of their keys. Sequences with more rows have several tiles.
 template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score>
@@ -51,25 +34,18 @@ struct cached_latent : candidate {
     using types = typename op::types;
     static_assert(shared_bytes_of<op> <= 227 * 1024);
     const cached_problem problem = call.views.problem();
-    const split_work work =
-        detail::work_of(problem, latent_tile_of(problem), !call.is_ragged() && !mask_bounds_leaves<Mask>);
-    split_shape shape = shape_of_splits(work, latent_splits(work, gpu.multiprocessors),
-                                        call.workspace == nullptr ? 0 : call.workspace_bytes);
-    if (work.exact) {
-      const cached_sequence first = call.at(0);
-      shape.set_alike(first, leaves_of(call, first, types::leaf_keys, types::rows), work.sequences);
-    }
+    const split_work work = work_of(problem, latent_tile_of(problem), knows_leaves(call));
+    const split_shape shape =
+        shape_of_call(call, work, latent_splits(work, gpu.multiprocessors), types::leaf_keys, types::rows);
     const bool early = may_find_early(call, shape, types::leaf_keys, types::rows);
-    typename op::params p{.splits = split_params<call_params>{call, shape, reinterpret_cast<float*>(call.workspace),
-                                                              fast_divisor(call.heads_per_kv), types::leaf_keys,
-                                                              types::rows, types::columns, early},
+    typename op::params p{.splits = params_of_splits<types>(call, shape, early),
                           .copies = key_copies::elements,
                           .box_rows = types::leaf_keys,
                           .issuers_log2 = 0,
                           .q_aligned = rows_begin_at_16_bytes(call.views.q),
                           .keys_once = call.views.problem().queries * call.heads_per_kv <= types::rows,
                           .k = {}};
-    if (const status state = choose_latent_copies<types>(p); !state.ok()) return state;
+    if (const status state = choose_copies<types>(p, true, 16); !state.ok()) return state;
     launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = true};
     auto* const made = ::new (to) prepared;
     if (const status state = made->attention.make(config, p); !state.ok() || shape.slots == 0) return state;
@@ -110,15 +86,11 @@ struct cached_latent_wide : candidate {
     const cached_problem problem = call.views.problem();
     const bool packed = call.views.is_packed();
     const int few_queries = packed ? latent_few_queries(problem) : 0;
-    const split_work work = latent_wide_work(problem, !call.is_ragged() && !mask_bounds_leaves<Mask>);
-    split_shape shape = shape_of_splits(work, latent_splits(work, gpu.multiprocessors),
-                                        call.workspace == nullptr ? 0 : call.workspace_bytes);
+    const split_work work = latent_wide_work(problem, knows_leaves(call));
     const int64 tiles = work.kv_heads / problem.kv_heads;
     const int walk_rows = packed ? types::rows : 2147483647;
-    if (work.exact) {
-      const cached_sequence first = call.at(0);
-      shape.set_alike(first, leaves_of(call, first, latent_wide_leaf_keys, walk_rows), work.sequences);
-    }
+    const split_shape shape =
+        shape_of_call(call, work, latent_splits(work, gpu.multiprocessors), latent_wide_leaf_keys, walk_rows);
     typename op::params p{.splits = {{{call, few_queries},
                                       shape,
                                       reinterpret_cast<float*>(call.workspace),
@@ -134,7 +106,7 @@ struct cached_latent_wide : candidate {
                           .issuers_log2 = 0,
                           .q_aligned = rows_begin_at_16_bytes(call.views.q),
                           .k = {}};
-    if (const status state = choose_latent_copies<types>(p); !state.ok()) return state;
+    if (const status state = choose_copies<types>(p, true, 16); !state.ok()) return state;
     launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = true};
     auto* const made = ::new (to) prepared;
     if (const status state = made->attention.make(config, p); !state.ok()) return state;

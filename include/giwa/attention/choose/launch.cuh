@@ -17,10 +17,12 @@ tensor_view<T, 4> heads_first(const tensor_view<T, 4>& v) {
 }
 
 /// Encodes the tensor map of a view of the order of heads_first(), for copies of `Tile`. Nothing happens where `state` has failed.
+/// `how`: rows and promotion of make_tile_map().
 template <class Tile>
-void encode_map(tensor_map& to, const auto& view, const char* argument, tensor_map_encoder encoder, status& state) {
+void encode_map(tensor_map& to, const auto& view, const char* argument, tensor_map_encoder encoder, status& state,
+                const auto&... how) {
   if (!state.ok()) return;
-  const result<tensor_map> map = make_tile_map<Tile>(view, argument, encoder);
+  const result<tensor_map> map = make_tile_map<Tile>(view, argument, encoder, how...);
   to = map.value, state = map.state;
 }
 

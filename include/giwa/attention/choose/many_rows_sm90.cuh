@@ -3,21 +3,11 @@
 #ifndef GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
 #define GIWA_ATTENTION_CHOOSE_MANY_ROWS_SM90_CUH
 
-#include <giwa/attention/choose/launch.cuh>
+#include <giwa/attention/choose/split_launch.cuh>
 #include <giwa/attention/kernels/sm90/many_rows_sm90.cuh>
 #include <giwa/attention/sums/many_rows_partials.cuh>
-#include <giwa/attention/work/cached_workspace.hpp>
-#include <giwa/tile/tile_map.hpp>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
-
-/// Whether rows of a view begin at multiples of 16 bytes.
-template <class T>
-bool rows_begin_at_16_bytes(const tensor_view<T, 4>& v) {
-  bool aligned = reinterpret_cast<uint64>(v.data()) % 16 == 0;
-  for (int d = 0; d < 3; ++d) aligned = aligned && (v.extent(d) == 1 || v.stride(d) * int64{sizeof(T)} % 16 == 0);
-  return aligned;
-}
 
 /// Encodes the tensor maps: q in boxes of a consumer's queries and heads, k and v in boxes of rows of one page.
 template <class Types, class Params>
@@ -29,9 +19,10 @@ status encode_maps_of_cache(Params& p) {
   const giwa::index<4> of_q{1, p.shape.tile.queries, p.shape.tile.heads, box::columns};
   const int rows = p.box_rows;
   const auto q = make_tensor_map(views.q, of_q, box::pattern, "q", encoder.value);
-  const auto k = make_tile_map<typename Types::k_tile>(heads_first(views.cache.k), "k", encoder.value, rows);
-  const auto v = make_tile_map<typename Types::v_tile>(heads_first(views.cache.v), "v", encoder.value, rows);
-  p.q = q.value, p.k = k.value, p.v = v.value;
+  status state = q.state;
+  p.q = q.value;
+  encode_map<typename Types::k_tile>(p.k, heads_first(views.cache.k), "k", encoder.value, state, rows);
+  encode_map<typename Types::v_tile>(p.v, heads_first(views.cache.v), "v", encoder.value, state, rows);
   if constexpr (Types::stores_tiles)
     if (check_store_map(views.o, "o").ok()) {
       using o_box = tensor_box<typename Types::o_tile>;
@@ -39,7 +30,7 @@ status encode_maps_of_cache(Params& p) {
       const auto o = make_tensor_map(views.o, of_o, o_box::pattern, "o", encoder.value);
       p.o = o.value, p.o_by_tma = o.ok();
     }
-  return !q.ok() ? q.state : !k.ok() ? k.state : v.state;
+  return state;
 }
 
 /// The kernel for many rows, and the launch that merges the partials of divided work tiles. For views that TMA can address.

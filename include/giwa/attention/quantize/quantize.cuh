@@ -5,7 +5,6 @@
 
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/call/quantize.hpp>
-#include <giwa/attention/choose/pointers.hpp>
 #include <giwa/grid/for_all.cuh>
 #include <giwa/grid/launch.cuh>
 #include <giwa/grid/reduce.hpp>
@@ -162,7 +161,8 @@ template <class T>
 struct stream_quantize {
   template <class Problem>
   static status run(cudaStream_t s, const Problem& p) {
-    if (const status bad = check_pointers(p); !bad.ok()) return bad;
+    if (const status bad = check_named_pointers({{p.x, "x"}, {p.codes, "codes"}, {p.scales, "scales"}}); !bad.ok())
+      return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T));
     constexpr int codes = codes_of<stdlib::remove_reference_t<decltype(*p.codes.data())>>;
     return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count / codes) ? launch_runs<count>(s, p)

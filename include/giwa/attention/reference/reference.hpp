@@ -3,8 +3,6 @@
 #ifndef GIWA_ATTENTION_REFERENCE_REFERENCE_HPP
 #define GIWA_ATTENTION_REFERENCE_REFERENCE_HPP
 
-#include <giwa/attention/problem/cached_checks.hpp>
-#include <giwa/attention/problem/cached_rows.hpp>
 #include <giwa/attention/problem/last_arguments.hpp>
 #include <giwa/attention/problem/params.hpp>
 #include <giwa/attention/sums/row_end.hpp>
@@ -176,47 +174,6 @@ status attention_reference(host_t, const tensor_view<Queries, Rank>& q, const te
                            const tensor_view<Values, Rank>& v, const tensor_view<O, Rank>& o, const Mask& mask = {},
                            const Score& score = {}, const attention_options& options = {}) {
   return detail::reference_call(q, k, v, o, mask, score, options, detail::host_reference{});
-}
-#endif
-
-}  // namespace giwa::inline GIWA_ABI
-
-namespace giwa::inline GIWA_ABI {
-
-#if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
-namespace detail {
-
-/// Checks the call, then calls run(params).
-template <class T, class Element, class O, class Mask, class Score, class Run>
-status with_cached_reference(const cached_views<T, Element, O>& views, const Mask& mask, const Score& score,
-                             const cached_options& options, const Run& run) {
-  require_mask_and_score<Mask, Score>();
-  const status s = check_cached(views, mask, score, options, views.q.extent(3), head_size_of(views.cache.v));
-  if (!s.ok() || views.o.size() == 0) return s;
-  return run(cached_params_of(views, mask, score, options));
-}
-
-}  // namespace detail
-
-/// Computes attention to a cache by its definition, on one thread of the CPU. All arithmetic is fp64, except that a score
-/// modifier computes in fp32. For tests: it is slow. Returns when o and options.lse are written. Head sizes are those of the views.
-/// Parameters:
-///   - cache, q, o, mask, score, options: as for attention_cached(), in host memory; o, and with it options.prior.o, may be fp64
-///
-/// Example: `attention_cached_reference(giwa::host, cache, q, o, causal::bottom_right)`.
-template <class Element, class Queries, class O, int Rank, class Mask = cached_options, class Score = cached_options>
-status attention_cached_reference(host_t, const kv_cache<Element>& cache, const tensor_view<Queries, Rank>& q,
-                                  const tensor_view<O, Rank>& o, const Mask& mask = {}, const Score& score = {},
-                                  const cached_options& options = {}) {
-  using views = detail::cached_views<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O>;
-  const detail::last_arguments last(mask, score, options);
-  const sequences& packed = last.options().sequences;
-  const views a{detail::in_four_dimensions(q), detail::in_four_dimensions(o), cache, detail::packed_queries_of(packed)};
-  status s = last.check();
-  if (s.ok()) s = detail::check_sequences_of_cache<Rank>(packed, q.extent(0));
-  if (s.ok()) s = detail::check_rank<Rank>(a);
-  if (!s.ok()) return s;
-  return detail::with_cached_reference(a, last.mask(), last.score(), last.options(), detail::host_reference{});
 }
 #endif
 

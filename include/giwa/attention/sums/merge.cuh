@@ -78,10 +78,9 @@ template <class T>
 struct stream_merge {
   template <class O>
   static status run(cudaStream_t s, const merge_views<T, O>& m) {
-    pointer_checks pointers;
-    if (pointers.fails(m.parts_o, "parts_o") || pointers.fails(m.parts_lse, "parts_lse") || pointers.fails(m.o, "o") ||
-        pointers.fails(m.lse, "lse"))
-      return pointers.state();
+    const status bad =
+        check_named_pointers({{m.parts_o, "parts_o"}, {m.parts_lse, "parts_lse"}, {m.o, "o"}, {m.lse, "lse"}});
+    if (!bad.ok()) return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T) > sizeof(O) ? sizeof(T) : sizeof(O));
     if (rows_are_aligned(m.parts_o, count * int64{sizeof(T)}) && rows_are_aligned(m.o, count * int64{sizeof(O)}))
       return launch_op<merge_op<T, O, count>>(s, m, count);

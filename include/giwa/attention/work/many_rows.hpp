@@ -3,7 +3,6 @@
 #ifndef GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 #define GIWA_ATTENTION_WORK_MANY_ROWS_HPP
 
-#include <giwa/attention/sums/partial_slot.hpp>
 #include <giwa/attention/tuning/sm90.hpp>
 #include <giwa/attention/work/packed_rows.hpp>
 #include <giwa/grid/reduce.hpp>

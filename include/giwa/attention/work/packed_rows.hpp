@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Packed rows: the queries of all heads that share a head of keys, as rows of one tile of scores.
+// Packed rows: the queries of all heads that share a head of keys, as rows of one tile of scores, or of a partial (m, l, O).
 #ifndef GIWA_ATTENTION_WORK_PACKED_ROWS_HPP
 #define GIWA_ATTENTION_WORK_PACKED_ROWS_HPP
 
 #include <giwa/attention/problem/cached_params.hpp>
+#include <giwa/numeric/integer.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -29,6 +30,21 @@ struct packed_rows {
   GIWA_HOST_DEVICE score_tile tile(int first_key, int last_key) const {
     return {batch, first_head, query(0), query(rows - 1), first_key, last_key, offset};
   }
+};
+
+/// O of each row, not normalized, then m, in units of log2, and l of each row.
+struct partial_slot {
+  int rows, columns;
+
+  /// The size of a slot, a multiple of 16 bytes.
+  GIWA_HOST_DEVICE static constexpr int64 floats(int64 rows, int64 columns) {
+    return rows * columns + round_up(2 * rows, 4);
+  }
+  /// Where O of a row, and its m and l, begin. What follows the rows is the kernel's: sums(rows) is its beginning.
+  ///@{
+  GIWA_HOST_DEVICE constexpr int output(int row) const { return row * columns; }
+  GIWA_HOST_DEVICE constexpr int64 sums(int row) const { return int64{rows} * columns + 2 * row; }
+  ///@}
 };
 
 /// The row map of packed rows, for score_steps.

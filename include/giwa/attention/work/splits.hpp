@@ -5,7 +5,6 @@
 
 #include <giwa/attention/problem/workspace.hpp>
 #include <giwa/attention/sums/leaf_fold.hpp>
-#include <giwa/attention/sums/partial_slot.hpp>
 #include <giwa/attention/work/packed_rows.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
