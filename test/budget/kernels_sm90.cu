@@ -25,7 +25,9 @@ struct backward {
   static bool launch(cudaStream_t s, const void* p) {
     using enum detail::gradient;
     using giwa::fp16;
-    if constexpr (detail::has_kernel_of_all(HeadSize, HeadSize))
+    if constexpr (detail::long_sequences::has_kernel(HeadSize, HeadSize) && detail::is_plain_score<Score>)
+      return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all, of_all_long>(s, p);
+    else if constexpr (detail::has_kernel_of_all(HeadSize, HeadSize))
       return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all>(s, p);
     else
       return launch_ops<fp16, fp16, of_q, of_k_and_v>(s, p);

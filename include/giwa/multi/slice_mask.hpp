@@ -137,16 +137,10 @@ struct host_knowledge {
   GIWA_HOST_DEVICE constexpr bool operator()(attention_coord) const { return true; }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const { return keep_on_host<Mask>::of(mask, t); }
 };
-template <class First, class Second>
-struct keep_on_host<mask_and<First, Second>> {
-  GIWA_HOST_DEVICE static constexpr tile_keep of(const mask_and<First, Second>& m, const score_tile& t) {
-    return mask_and<host_knowledge<First>, host_knowledge<Second>>{{m.a}, {m.b}}.classify(t);
-  }
-};
-template <class First, class Second>
-struct keep_on_host<mask_or<First, Second>> {
-  GIWA_HOST_DEVICE static constexpr tile_keep of(const mask_or<First, Second>& m, const score_tile& t) {
-    return mask_or<host_knowledge<First>, host_knowledge<Second>>{{m.a}, {m.b}}.classify(t);
+template <class First, class Second, bool Both>
+struct keep_on_host<mask_pair<First, Second, Both>> {
+  GIWA_HOST_DEVICE static constexpr tile_keep of(const mask_pair<First, Second, Both>& m, const score_tile& t) {
+    return mask_pair<host_knowledge<First>, host_knowledge<Second>, Both>{{m.a}, {m.b}}.classify(t);
   }
 };
 template <class First>

@@ -758,6 +758,28 @@ TEST_CASE("no two packed sequences share a tile of dq") {
   }
 }
 
+TEST_CASE("the workspace has room for dq of long sequences, whose tiles have few more rows") {
+  using giwa::detail::dq_parts, giwa::detail::long_sequences;
+  const auto rows_of = [](int64 queries, int64 rows) { return giwa::round_up(queries, rows); };
+  int64 count = 0;
+  for (int64 queries = 2000; queries < 4400; queries += 8) {
+    const bool is_long = long_sequences::suits(queries, long_sequences::full);
+    const int64 longer = rows_of(queries, dq_parts::long_rows) - rows_of(queries, 64);
+    CHECK(is_long == (queries >= long_sequences::full && 50 * longer <= queries));
+    if (!is_long || queries % 56 != 0) continue;
+    const giwa::attention_problem p{2, queries, 1, 3, 1, 128, 128, 2, 0, 0};
+    std::vector<unsigned char> memory(
+        static_cast<std::size_t>(giwa::detail::backward_workspace_bytes(p, giwa::plain_score{}, 90)));
+    giwa::detail::workspace_layout layout{memory.data()};
+    const auto w = giwa::detail::backward_workspace::take(layout, p, 0, true, giwa::detail::key_sharing::none);
+    const int64 floats = long_sequences::tiles_of(2, queries) * 3 * 2 * dq_parts::long_floats;
+    CHECK(reinterpret_cast<float*>(w.added) - w.dq >= floats);
+    CHECK(layout.bytes <= static_cast<int64>(memory.size()));
+    ++count;
+  }
+  CHECK(count > 10);
+}
+
 TEST_CASE("sums of keys that blocks share are apart, for each tile of keys of each head, and fill their memory") {
   using giwa::detail::shared_key_sums;
   for (const bool packed : {false, true}) {

@@ -68,14 +68,6 @@ constexpr void explain_cached_call() {
                 "giwa::tensor_view of one rank, 4 or 3, and the last three optional: options may come right after o.");
 }
 
-}  // namespace detail
-
-}  // namespace giwa::inline GIWA_ABI
-
-namespace giwa::inline GIWA_ABI {
-
-namespace detail {
-
 template <int HeadSize, int HeadSizeV>
 struct host_cached;  // defined by <giwa/host.hpp>
 

@@ -91,7 +91,7 @@ GIWA_HOST_DEVICE status check_merge(const merge_views<T, O>& m) {
   constexpr const char* of_lse[3] = {"lse is (batch, heads, queries): its batch must be that of o, 1 if packed",
                                      "lse is (batch, heads, queries): it must have as many heads as o",
                                      "lse is (batch, heads, queries): it must have as many queries as o"};
-  if (m.lse.data() != nullptr || m.lse.size() != 0)
+  if (is_given(m.lse))
     for (int d = 0; d < 3; ++d)
       if (m.lse.extent(d) != sizes[d + 1])
         return status::invalid("lse", of_lse[d], bound::exactly, sizes[d + 1], m.lse.extent(d));

@@ -47,7 +47,8 @@ template <class T, class O, class G, class Mask, class Score, int HeadSize, int 
 struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> : candidate {
   using params = backward_params<T, O, G, Mask, Score>;
   using steps = backward_steps<params, HeadSize, HeadSizeV>;
-  using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV>;
+  template <bool IsLong = false>
+  using dq_op = dq_of_sums_op<params, HeadSize, HeadSizeV, IsLong>;
   static constexpr bool on_tensor_cores =
       element_traits<T>::on_tensor_cores && stdlib::same_as<T, O> && HeadSize <= 256 && HeadSizeV <= 256;
   static constexpr bool sums_dq =
@@ -98,13 +99,14 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   static status suits_if(bool suits) { return suits ? status{} : fits_another_tile; }
 
   /// dq from its sums. Code for GPUs below 9.0 does not wait for the kernel before it.
-  static status make_dq(optional_kernel<prepared_kernel<dq_op>>& dq, const params& p, const gpu_traits& gpu) {
-    const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, dq_op::rows_of_tile);
-    const int64 blocks = dq_op::parts * queries.rows * queries.query_tiles;
+  template <class Op>
+  static status make_dq(optional_kernel<prepared_kernel<Op>>& dq, const params& p, const gpu_traits& gpu) {
+    const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, Op::rows_of_tile);
+    const int64 blocks = Op::parts * queries.rows * queries.query_tiles;
     const launch_config config{.grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x,
-                               .block = dq_op::max_threads,
+                               .block = Op::max_threads,
                                .dependent = gpu.wgmma};
-    return dq.make(config, typename dq_op::params{p, queries.query_tiles});
+    return dq.make(config, typename Op::params{p, queries.query_tiles});
   }
   /// A gradient, if the call wants it. `launched`: how many Hopper kernels of the call there are before; each has a counter.
   ///@{
@@ -112,10 +114,12 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   static status make_gradient(optional_kernel<prepared_backward_sm90<Op>>& kernel, const params& p,
                               const gpu_traits& gpu, int& launched) {
     if (!wants<Of>(p)) return {};
-    const attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m);
+    attention_schedule schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m);
     if (schedule.work_tiles == 0) return {};
+    const bool narrow = Op::policy::narrows && 2 * schedule.work_tiles <= gpu.multiprocessors;
+    if (narrow) schedule = backward_schedules::schedule_of_rows<Of>(p, Op::block_m / 2);
     const int n = launched++;
-    return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0);
+    return kernel.make(p, gpu, schedule, p.workspace.counters + n, n == 0, narrow);
   }
   template <gradient Of, class List>
   static status make_gradient(first_candidate<List>& kernel, const params& p, const gpu_traits& gpu, int&) {
@@ -124,21 +128,26 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   ///@}
 };
 
-/// All gradients by one Hopper kernel.
-template <class Params, class Mask, int HeadSize, int HeadSizeV>
+/// All gradients by one Hopper kernel: of_all, or of_all_long.
+template <class Params, class Mask, class Score, int HeadSize, int HeadSizeV, gradient Of>
 struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
   using way = backward_way<Params, HeadSize, HeadSizeV>;
-  using op = typename way::template op_sm90<gradient::of_all>;
+  using op = typename way::template op_sm90<Of>;
+  static constexpr bool is_long = Of == gradient::of_all_long;
   struct prepared {
     typename way::steps steps;
     optional_kernel<prepared_backward_sm90<op>> all;
-    optional_kernel<prepared_kernel<typename way::dq_op>> dq;
+    optional_kernel<prepared_kernel<typename way::template dq_op<is_long>>> dq;
     status launch(cudaStream_t s) const { return steps.launch(s, all, dq); }
   };
-  static constexpr bool compiled = has_sm90 && way::on_tensor_cores && (way::sums_dq || way::has_tiled_bias) &&
-                                   has_kernel_of_all(HeadSize, HeadSizeV);
+  static constexpr bool compiled =
+      has_sm90 && way::on_tensor_cores && (way::sums_dq || way::has_tiled_bias) &&
+      has_kernel_of_all(HeadSize, HeadSizeV) &&
+      (!is_long || (long_sequences::has_kernel(HeadSize, HeadSizeV) && is_plain_score<Score> && !drops_weights<Score> &&
+                    (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal)));
 
   static status suits(const Params& p) {
+    if (is_long && !backward_schedules::prefers_long(p)) return fits_another_tile;
     constexpr int columns = sm90_backward_policy<gradient::of_q, HeadSize, HeadSizeV>::columns;
     const bool separate = backward_schedules::prefers_separate(p, HeadSize + HeadSizeV, columns);
     if constexpr (way::has_tiled_bias)
@@ -151,9 +160,10 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     // With a window fixed order is the faster one. H100, 2026-11-26, 1024 keys, 4096 tokens, 128: 338, in any order 319 TFLOP/s.
     if constexpr (has_first_key<Mask>)
       if (p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;
+    if constexpr (is_long) p.workspace.tiles = long_sequences::tiles_of(p.views.in.q.extent(0), p.views.in.q.extent(1));
     int launched = 0;
     status state = made->steps.make(p, gpu);
-    if (state.ok()) state = way::template make_gradient<gradient::of_all>(made->all, p.of_keys(), gpu, launched);
+    if (state.ok()) state = way::template make_gradient<Of>(made->all, p.of_keys(), gpu, launched);
     return state.ok() ? way::make_dq(made->dq, p, gpu) : state;
   }
 };
@@ -166,7 +176,7 @@ struct backward_all_sm80 : backward_way<Params, HeadSize, HeadSizeV> {
   struct prepared {
     typename way::steps steps;
     optional_kernel<prepared_kernel<Op>> all;
-    optional_kernel<prepared_kernel<typename way::dq_op>> dq;
+    optional_kernel<prepared_kernel<typename way::template dq_op<>>> dq;
     status launch(cudaStream_t s) const { return steps.launch(s, all, dq); }
   };
   static constexpr bool compiled = way::sums_dq;
@@ -275,7 +285,9 @@ struct backward_kernels<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSiz
     using of = prepared_call<gradient_by<Of, simt_backward_op<T, O, G, HeadSize, HeadSizeV, Of, Mask, Score>>>;
   };
   using type = prepared_call<
-      backward_all_sm90<params, Mask, HeadSize, HeadSizeV>, backward_separate<params, sm90, HeadSize, HeadSizeV>,
+      backward_all_sm90<params, Mask, Score, HeadSize, HeadSizeV, gradient::of_all_long>,
+      backward_all_sm90<params, Mask, Score, HeadSize, HeadSizeV, gradient::of_all>,
+      backward_separate<params, sm90, HeadSize, HeadSizeV>,
       backward_all_sm80<params, no_sm90a_op<sm80_all_gradients_op<T, G, HeadSize, HeadSizeV, Mask, Score>>, HeadSize,
                         HeadSizeV>,
       backward_separate<params, sm80, HeadSize, HeadSizeV>, backward_separate<params, split_sm90, HeadSize, HeadSizeV>,

@@ -65,10 +65,11 @@ struct prepared_backward_sm90 : prepared_kernel<Op> {
   /// nothing of those before it, and begins where their last blocks leave multiprocessors idle.
   template <class Params>
   static status make(void* to, const Params& call, const gpu_traits& gpu, const attention_schedule& schedule,
-                     int* counter, bool first) {
+                     int* counter, bool first, bool narrow = false) {
     typename Op::params p{call, schedule, 0, counter, first, {}, {}, {}, {}, {}, {}, {}, false, {}};
     if (const status state = encode_maps(p); !state.ok()) return state;
     p.work_tiles = static_cast<int>(schedule.work_tiles);
+    if constexpr (types::policy::narrows) p.narrow = narrow;
     if constexpr (types::adds_dq) {
       const int64 tiles = ceil_div(call.views.in.q.extent(1), int64{types::columns});
       p.last = backward_schedules::divided_tiles(call, p.work_tiles, static_cast<int>(gpu.multiprocessors), tiles);

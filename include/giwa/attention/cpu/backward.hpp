@@ -5,9 +5,7 @@
 
 #include <giwa/attention/call/backward.hpp>
 #include <giwa/attention/cpu/backward_worker.hpp>
-#include <giwa/grid/host_loop.hpp>
 
-#include <atomic>
 #include <memory>
 #include <new>
 
@@ -22,7 +20,7 @@ struct host_backward {
     if constexpr (Params::parameters > 0) {
       const int64 count = rows_of_heads(p.views.in.problem()) * Params::parameters;
       sums.reset(new (std::nothrow) float[static_cast<stdlib::size_t>(count)]());
-      if (!sums) return out_of_memory("out of host memory for the gradients of the score modifier's parameters");
+      if (!sums) return host_out_of_memory("out of host memory for the gradients of the score modifier's parameters");
       p.workspace.parameter_sums = sums.get();
     }
     const auto& in = p.views.in;
@@ -49,7 +47,7 @@ struct host_backward {
         to = p.accumulate ? to + gradient : gradient;
       });
     if (!has_memory)
-      return out_of_memory(
+      return host_out_of_memory(
           "out of host memory for the tiles of attention_backward on the CPU (at most 36 MiB for each thread)");
     if constexpr (Params::parameters > 0)
       for (int head = 0; head < in.q.extent(2); ++head) sum_parameters(p, head);
@@ -73,7 +71,7 @@ struct host_backward {
     const int64 depth = in.q.extent(3), width = in.v.extent(3), tasks = p.key_sequences() * in.k.extent(2);
     if (tasks == 0 || longest_k == 0 || ((longest_q + longest_k) * depth + longest_k * width) * 4 > 32 << 20)
       return false;
-    const int64 threads = host_workers(products / enough), rounds = ceil_div(tasks, threads);
+    const int64 threads = host_workers(products / multiplications_of_thread), rounds = ceil_div(tasks, threads);
     // Sequences of other lengths make tasks of other lengths.
     return rounds * threads * 5 <= tasks * 7 && (!p.call.ragged || rounds >= 4);
   }
@@ -81,15 +79,9 @@ struct host_backward {
   static bool for_heads(const Params& p, int64 longest_q, int64 longest_k, int64 products) {
     using worker = host_backward_worker<Params, tile_axis::keys, true>;
     const int64 heads = p.views.in.k.extent(2), tasks = p.key_sequences() * heads;
-    std::atomic<bool> no_memory{false};
-    const auto make = [&] { return worker(p, longest_k, longest_q); };
-    const auto run = [&](worker& w, int64 begin, int64 end) {
-      if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
-      for (int64 task = begin / unit; task < end / unit; ++task)
-        w.run_head(static_cast<int>(task / heads), static_cast<int>(task % heads));
-    };
-    host_parallel(tasks * unit, ceil_div(enough, products / tasks + 1) * unit, make, run, small_stack_bytes<worker>);
-    return !no_memory.load();
+    return host_tasks(
+        tasks, products / tasks + 1, [&] { return worker(p, longest_k, longest_q); },
+        [&](worker& w, int64 task) { w.run_head(static_cast<int>(task / heads), static_cast<int>(task % heads)); });
   }
   template <class Params>
   static bool for_rows(const Params& p, int64 longest_q, int64 longest_k, int64 mean_q, int64 mean_k) {
@@ -117,14 +109,6 @@ struct host_backward {
     return has_memory;
   }
 
-  static constexpr int64 unit = 64, enough = 4000000;  // as in cpu/calls.hpp
-  static status out_of_memory(const char* message) {
-    status s;
-    s.code = status_code::out_of_memory;
-    s.message = message;
-    return s;
-  }
-
   /// The gradients of the parameters of the score modifier for one head, from the sums of its rows.
   template <class Params>
   static void sum_parameters(const Params& p, int head) {
@@ -150,18 +134,13 @@ struct host_backward {
     const int64 columns = p.views.in.q.extent(3) + p.views.in.v.extent(3);
     const int64 products = (longest < rows ? longest : rows) * columns * 2 * (others + 1);  // multiplications of a tile
 
-    std::atomic<bool> no_memory{false};
-    const auto make = [&] { return worker(p); };
-    const auto run_tiles = [&](worker& w, int64 begin, int64 end) {
-      if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
-      for (int64 task = begin / unit; task < end / unit; ++task) {
-        const int64 first = task % blocks * rows, row = task / blocks;
-        run(w, static_cast<int>(row / heads), static_cast<int>(row % heads), static_cast<int>(first),
-            static_cast<int>(rows));
-      }
+    const auto run_tile = [&](worker& w, int64 task) {
+      const int64 first = task % blocks * rows, row = task / blocks;
+      run(w, static_cast<int>(row / heads), static_cast<int>(row % heads), static_cast<int>(first),
+          static_cast<int>(rows));
     };
-    host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, run_tiles, small_stack_bytes<worker>);
-    return !no_memory.load();
+    return host_tasks(
+        tasks, products, [&] { return worker(p); }, run_tile);
   }
 };
 

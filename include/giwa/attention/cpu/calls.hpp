@@ -13,9 +13,6 @@
 #include <giwa/attention/problem/cached_rows.hpp>
 #include <giwa/attention/sums/merge_parts.hpp>
 #include <giwa/grid/host_for_all.hpp>
-#include <giwa/grid/host_loop.hpp>
-
-#include <atomic>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -55,35 +52,22 @@ status run_host_rows(const Params& params, const host_rows_sizes& sizes) {
   const int64 heads = sizes.sequences * sizes.heads;
   const int64 columns = params.views.q.extent(3) + params.views.o.extent(3);
   const int64 of_row = columns * (sizes.mean_keys + 1);  // multiplications
-  constexpr int64 enough = 4000000;                      // of them pay for a thread: 0.1 to 1 ms
   const bool all_keys = sizes.alike && mask_traits<stdlib::remove_cvref_t<decltype(params.mask)>>::keeps_all;
-  const int64 threads = host_workers(saturated_product(saturated_product(heads, longest), of_row) / enough);
+  const int64 threads =
+      host_workers(saturated_product(saturated_product(heads, longest), of_row) / multiplications_of_thread);
   const int64 queries = host_tile_rows(longest, heads, threads, all_keys, worker::strip_rows, worker::block_m);
   const int64 blocks = ceil_div(longest, queries), tasks = heads * blocks;
   const int64 products = (longest < queries ? longest : queries) * of_row;
-
-  // host_parallel cuts at multiples of 64, so that threads that write single elements share no cache line; here a tile counts 64.
-  constexpr int64 unit = 64;
-  std::atomic<bool> no_memory{false};
-  const auto make = [&] { return worker(params); };
-  const auto run = [&](worker& w, int64 begin, int64 end) {
-    if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
-    for (int64 task = begin / unit; task < end / unit; ++task) {
-      const int64 first = task % blocks * queries, sequence = task / blocks;
-      const auto h =
-          head_of(params, static_cast<int>(sequence / sizes.heads), static_cast<int>(sequence % sizes.heads));
-      const int64 left = h.queries() - first;
-      if (left > 0) w.run(h, static_cast<int>(first), static_cast<int>(left < queries ? left : queries));
-    }
+  const auto run = [&](worker& w, int64 task) {
+    const int64 first = task % blocks * queries, sequence = task / blocks;
+    const auto h = head_of(params, static_cast<int>(sequence / sizes.heads), static_cast<int>(sequence % sizes.heads));
+    const int64 left = h.queries() - first;
+    if (left > 0) w.run(h, static_cast<int>(first), static_cast<int>(left < queries ? left : queries));
   };
-  host_parallel(tasks * unit, ceil_div(enough, products) * unit, make, run, small_stack_bytes<worker>);
-  if (no_memory.load()) {
-    status s;
-    s.code = status_code::out_of_memory;
-    s.message = "out of host memory for the tiles of attention on the CPU (at most 2 MiB for each thread)";
-    return s;
-  }
-  return {};
+  if (host_tasks(
+          tasks, products, [&] { return worker(params); }, run))
+    return {};
+  return host_out_of_memory("out of host memory for the tiles of attention on the CPU (at most 2 MiB for each thread)");
 }
 
 /// Runs attention_forward on the CPU; the arguments are checked already.

@@ -4,8 +4,10 @@
 #define GIWA_ATTENTION_CPU_PANELS_HPP
 
 #include <giwa/attention/cpu/product.hpp>
+#include <giwa/grid/host_loop.hpp>
 #include <giwa/numeric/integer.hpp>
 
+#include <atomic>
 #include <memory>
 #include <new>
 
@@ -37,6 +39,31 @@ class host_arrays {
   };
   std::unique_ptr<float, aligned_delete> memory_;
 };
+
+inline constexpr int64 multiplications_of_thread = 4000000;  // that pay for it: 0.1 to 1 ms
+
+/// Runs body(worker, task) for tasks of about `multiplications` each, on threads with the worker that make() returns. Returns false if
+/// one had too little memory.
+template <class Make, class Body>
+bool host_tasks(int64 tasks, int64 multiplications, const Make& make, const Body& body) {
+  using worker = decltype(make());
+  // host_parallel cuts at multiples of 64, so that threads that write single elements share no cache line; here a task counts 64.
+  constexpr int64 unit = 64;
+  std::atomic<bool> no_memory{false};
+  const auto run = [&](worker& w, int64 begin, int64 end) {
+    if (!w.has_memory()) return no_memory.store(true, std::memory_order_relaxed);
+    for (int64 task = begin / unit; task < end / unit; ++task) body(w, task);
+  };
+  host_parallel(tasks * unit, ceil_div(multiplications_of_thread, multiplications) * unit, make, run,
+                small_stack_bytes<worker>);
+  return !no_memory.load();
+}
+inline status host_out_of_memory(const char* message) {
+  status s;
+  s.code = status_code::out_of_memory;
+  s.message = message;
+  return s;
+}
 
 /// Loads the rows [first, first + count) to (rows, size), with zeros up to the rows that products of several rows read.
 template <class Rows>

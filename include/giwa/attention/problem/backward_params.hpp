@@ -12,7 +12,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// Whether a view is not there: neither a pointer nor elements.
 template <class V, int Rank>
 GIWA_HOST_DEVICE constexpr bool is_absent(const tensor_view<V, Rank>& v) {
-  return v.data() == nullptr && v.size() == 0;
+  return !is_given(v);
 }
 
 /// The tensors of a call in four dimensions. T is the element type of q, k and v, O that of o and dout, G that of the

@@ -64,7 +64,7 @@ GIWA_HOST_DEVICE constexpr status check_scales(const kv_cache<Element>& cache) {
       "scales are (sequences or pages, keys, kv heads): there must be 1 or one for each head of k"};
   const tensor_view<const float, 3> of_both[2] = {cache.scales.k, cache.scales.v};
   for (const tensor_view<const float, 3>& scales : of_both) {
-    if (scales.data() == nullptr && scales.size() == 0) continue;
+    if (!is_given(scales)) continue;
     if (!element_traits<stdlib::remove_const_t<Element>>::has_scales)
       return status::invalid("scales", "only a cache of 8-bit or 4-bit numbers has scales");
     if (const status s = scales.check("scales"); !s.ok()) return s;
@@ -141,7 +141,7 @@ GIWA_HOST_DEVICE status check_apart_from_inputs(const cached_views<T, Element, O
 template <class T, class Element, class O>
 GIWA_HOST_DEVICE status check_prior(const cached_views<T, Element, O>& a, const cached_options& options) {
   const tensor_view<const float, 3>& lse = options.prior.lse;
-  const bool has_lse = lse.data() != nullptr || lse.size() != 0;
+  const bool has_lse = is_given(lse);
   if (options.prior.o.empty()) return has_lse ? status::invalid("prior", "there is an lse without its o") : status{};
   if (!has_lse) return status::invalid("prior", "there is an o without its lse");
   if (!options.prior.o.template holds<O>())

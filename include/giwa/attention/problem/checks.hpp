@@ -48,7 +48,7 @@ GIWA_HOST_DEVICE constexpr status check_scale(const attention_scale& scale) {
 template <class T, class O>
 GIWA_HOST_DEVICE status check_lse_view(const tensor_view<float, 3>& lse, const tensor_view<const T, 4>& q,
                                        const tensor_view<O, 4>& o) {
-  if (lse.data() == nullptr && lse.size() == 0) return {};
+  if (!is_given(lse)) return {};
   if (const status s = lse.check("lse"); !s.ok()) return s;
   if (const status s = check_written(lse, "lse"); !s.ok()) return s;
   const int64 sizes[3] = {q.extent(0), q.extent(2), q.extent(1)};
@@ -95,7 +95,7 @@ GIWA_HOST_DEVICE status check_workspace(const tensor_view<unsigned char, 1>& w, 
 
 /// The sinks: one for each head of q. Empty means none.
 GIWA_HOST_DEVICE constexpr status check_sinks_view(const tensor_view<const float, 1>& sinks, int64 heads) {
-  if (sinks.data() == nullptr && sinks.size() == 0) return {};
+  if (!is_given(sinks)) return {};
   if (const status s = sinks.check("sinks"); !s.ok()) return s;
   if (sinks.extent(0) == heads) return {};
   return status::invalid("sinks", "there must be one sink for each head of q", bound::exactly, heads, sinks.extent(0));
@@ -121,7 +121,7 @@ GIWA_HOST_DEVICE constexpr status check_row_scales(const tensor_view<const float
                            multiple == 1 ? "the rows of a scale must be 0, for all of them, or more"
                                          : "the rows of a scale must be 0, for all of them, or a multiple of 64",
                            bound::at_least, 0, rows);
-  if (s.data() == nullptr && s.size() == 0)
+  if (!is_given(s))
     return rows == 0 ? status{}
                      : status::invalid(rows_argument, "rows of a scale are given, but the view of scales is empty");
   if (const status bad = s.check(argument); !bad.ok()) return bad;
@@ -138,7 +138,7 @@ GIWA_HOST_DEVICE constexpr status check_row_scales(const tensor_view<const float
 }
 GIWA_HOST_DEVICE constexpr status check_column_numbers(const tensor_view<const float, 2>& s, int64 heads, int64 columns,
                                                        const char* argument) {
-  if (s.data() == nullptr && s.size() == 0) return {};
+  if (!is_given(s)) return {};
   if (const status bad = s.check(argument); !bad.ok()) return bad;
   if (s.extent(0) != 1 && s.extent(0) != heads)
     return status::invalid(argument, "it is (kv heads, head size of v): there must be 1 or one row for each head of v",

@@ -8,24 +8,18 @@
 namespace giwa::inline GIWA_ABI {
 
 namespace detail {
-template <class First, class Second>
-GIWA_HOST_DEVICE constexpr int least_queries_of_block(const First& a, const Second& b) {
-  const int x = mask_traits<First>::queries_of_block(a), y = mask_traits<Second>::queries_of_block(b);
-  return x < y ? x : y;
-}
-template <class First, class Second>
-GIWA_HOST_DEVICE constexpr int least_keys_of_block(const First& a, const Second& b) {
-  const int x = mask_traits<First>::keys_of_block(a), y = mask_traits<Second>::keys_of_block(b);
-  return x < y ? x : y;
+template <bool Both>
+GIWA_HOST_DEVICE constexpr bool joined(bool x, bool y) {
+  return Both ? x && y : x || y;
 }
 GIWA_HOST_DEVICE constexpr tile_bits both_of(tile_bits a, tile_bits b) {
   return {a.visible & b.visible, a.full & b.full};
 }
 }  // namespace detail
 
-/// Keeps what both masks keep: the type of `a & b`.
-template <attention_mask First, attention_mask Second>
-struct mask_and {
+/// Keeps what both masks keep, or, unless `Both`, what at least one of them keeps.
+template <attention_mask First, attention_mask Second, bool Both>
+struct mask_pair {
   First a;   ///< a mask
   Second b;  ///< another
 
@@ -33,17 +27,17 @@ struct mask_and {
   ///@{
   static constexpr bool any_range = mask_traits<First>::any_range && mask_traits<Second>::any_range;
   static constexpr bool any_head = mask_traits<First>::any_head && mask_traits<Second>::any_head;
-  static constexpr bool one_range = mask_traits<First>::one_range && mask_traits<Second>::one_range;
-  static constexpr bool keeps_all = mask_traits<First>::keeps_all && mask_traits<Second>::keeps_all;
+  static constexpr bool one_range = Both && mask_traits<First>::one_range && mask_traits<Second>::one_range;
+  static constexpr bool keeps_all = detail::joined<Both>(mask_traits<First>::keeps_all, mask_traits<Second>::keeps_all);
   static constexpr bool ends_at_diagonal =
-      mask_traits<First>::ends_at_diagonal || mask_traits<Second>::ends_at_diagonal;
+      detail::joined<!Both>(mask_traits<First>::ends_at_diagonal, mask_traits<Second>::ends_at_diagonal);
   static constexpr bool keeps_to_diagonal =
-      mask_traits<First>::keeps_to_diagonal && mask_traits<Second>::keeps_to_diagonal;
+      detail::joined<Both>(mask_traits<First>::keeps_to_diagonal, mask_traits<Second>::keeps_to_diagonal);
   GIWA_HOST_DEVICE constexpr bool known_on_host() const {
     return mask_traits<First>::known_on_host(a) && mask_traits<Second>::known_on_host(b);
   }
   GIWA_HOST_DEVICE constexpr int first_key(attention_coord c) const
-    requires(detail::has_first_key<First> || detail::has_first_key<Second>)
+    requires(Both && (detail::has_first_key<First> || detail::has_first_key<Second>))
   {
     if constexpr (!detail::has_first_key<First>)
       return b.first_key(c);
@@ -53,7 +47,7 @@ struct mask_and {
       return a.first_key(c) > b.first_key(c) ? a.first_key(c) : b.first_key(c);
   }
   GIWA_HOST_DEVICE constexpr int last_key(attention_coord c) const
-    requires(detail::has_last_key<First> || detail::has_last_key<Second>)
+    requires(Both && (detail::has_last_key<First> || detail::has_last_key<Second>))
   {
     if constexpr (!detail::has_last_key<First>)
       return b.last_key(c);
@@ -65,30 +59,36 @@ struct mask_and {
   GIWA_HOST_DEVICE constexpr int queries_of_block() const
     requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
   {
-    return detail::least_queries_of_block(a, b);
+    const int x = mask_traits<First>::queries_of_block(a), y = mask_traits<Second>::queries_of_block(b);
+    return x < y ? x : y;
   }
   GIWA_HOST_DEVICE constexpr int keys_of_block() const
     requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
   {
-    return detail::least_keys_of_block(a, b);
+    const int x = mask_traits<First>::keys_of_block(a), y = mask_traits<Second>::keys_of_block(b);
+    return x < y ? x : y;
   }
   GIWA_HOST_DEVICE constexpr tile_bits visible_keys(const score_tile& t, int size) const
-    requires(mask_traits<First>::finds_visible || mask_traits<Second>::finds_visible)
+    requires(Both && (mask_traits<First>::finds_visible || mask_traits<Second>::finds_visible))
   {
     return detail::both_of(detail::visible_tiles_of<true>(a, t, size), detail::visible_tiles_of<true>(b, t, size));
   }
   GIWA_HOST_DEVICE constexpr tile_bits visible_queries(const score_tile& t, int size) const
-    requires(mask_traits<First>::finds_visible || mask_traits<Second>::finds_visible)
+    requires(Both && (mask_traits<First>::finds_visible || mask_traits<Second>::finds_visible))
   {
     return detail::both_of(detail::visible_tiles_of<false>(a, t, size), detail::visible_tiles_of<false>(b, t, size));
   }
-  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) && b(c); }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
+    if constexpr (Both)
+      return a(c) && b(c);
+    else
+      return a(c) || b(c);
+  }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
-    const tile_keep x = detail::classify(a, t), y = x == tile_keep::none ? x : detail::classify(b, t);
-    return x == tile_keep::none || y == tile_keep::none ? tile_keep::none
-           : x == tile_keep::all                        ? y
-           : y == tile_keep::all                        ? x
-                                                        : tile_keep::some;
+    constexpr tile_keep decides = Both ? tile_keep::none : tile_keep::all,
+                        leaves = Both ? tile_keep::all : tile_keep::none;
+    const tile_keep x = detail::classify(a, t), y = x == decides ? x : detail::classify(b, t);
+    return x == decides || y == decides ? decides : x == leaves ? y : y == leaves ? x : tile_keep::some;
   }
   GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const {
     return detail::request_of(a).with(detail::request_of(b));
@@ -96,49 +96,12 @@ struct mask_and {
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
   ///@}
 };
-
+/// Keeps what both masks keep: the type of `a & b`.
+template <attention_mask First, attention_mask Second>
+using mask_and = mask_pair<First, Second, true>;
 /// Keeps what at least one of two masks keeps: the type of `a | b`.
 template <attention_mask First, attention_mask Second>
-struct mask_or {
-  First a;   ///< a mask
-  Second b;  ///< another
-
-  /// See attention_mask.
-  ///@{
-  static constexpr bool any_range = mask_traits<First>::any_range && mask_traits<Second>::any_range;
-  static constexpr bool any_head = mask_traits<First>::any_head && mask_traits<Second>::any_head;
-  static constexpr bool keeps_all = mask_traits<First>::keeps_all || mask_traits<Second>::keeps_all;
-  static constexpr bool ends_at_diagonal =
-      mask_traits<First>::ends_at_diagonal && mask_traits<Second>::ends_at_diagonal;
-  static constexpr bool keeps_to_diagonal =
-      mask_traits<First>::keeps_to_diagonal || mask_traits<Second>::keeps_to_diagonal;
-  GIWA_HOST_DEVICE constexpr bool known_on_host() const {
-    return mask_traits<First>::known_on_host(a) && mask_traits<Second>::known_on_host(b);
-  }
-  GIWA_HOST_DEVICE constexpr int queries_of_block() const
-    requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
-  {
-    return detail::least_queries_of_block(a, b);
-  }
-  GIWA_HOST_DEVICE constexpr int keys_of_block() const
-    requires(mask_traits<First>::has_blocks || mask_traits<Second>::has_blocks)
-  {
-    return detail::least_keys_of_block(a, b);
-  }
-  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const { return a(c) || b(c); }
-  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
-    const tile_keep x = detail::classify(a, t), y = x == tile_keep::all ? x : detail::classify(b, t);
-    return x == tile_keep::all || y == tile_keep::all ? tile_keep::all
-           : x == tile_keep::none                     ? y
-           : y == tile_keep::none                     ? x
-                                                      : tile_keep::some;
-  }
-  GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const {
-    return detail::request_of(a).with(detail::request_of(b));
-  }
-  GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const { return detail::check_both(a, b, s); }
-  ///@}
-};
+using mask_or = mask_pair<First, Second, false>;
 
 /// Keeps what a mask does not keep: the type of `!a`.
 template <attention_mask First>

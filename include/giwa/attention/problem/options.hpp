@@ -80,11 +80,6 @@ struct attention_options {
 
 namespace detail {
 
-/// Whether a view is one: it has a pointer or elements.
-template <class V, int Rank>
-GIWA_HOST_DEVICE constexpr bool is_given(const tensor_view<V, Rank>& v) {
-  return v.data() != nullptr || v.size() != 0;
-}
 GIWA_HOST_DEVICE constexpr bool is_given(const sequences& s) {
   return s.q_offsets != nullptr || s.k_offsets != nullptr || s.count != 0 || s.max_q != 0 || s.q_lengths != nullptr ||
          s.k_lengths != nullptr || s.k_batch_index != nullptr;

@@ -140,9 +140,9 @@ class scaled_rows {
   column_numbers channel_, mean_;
 };
 
-/// Whether a view of scales is given.
-template <int Rank>
-GIWA_HOST_DEVICE constexpr bool is_given(const tensor_view<const float, Rank>& v) {
+/// Whether a view is one: it has a pointer or elements.
+template <class V, int Rank>
+GIWA_HOST_DEVICE constexpr bool is_given(const tensor_view<V, Rank>& v) {
   return v.data() != nullptr || v.size() != 0;
 }
 GIWA_HOST_DEVICE constexpr bool has_scales(const attention_scales& s) {

@@ -188,18 +188,22 @@ template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
   static constexpr bool sums_x = Of != gradient::of_v;
-  static constexpr bool adds_dq = Of == gradient::of_all;
+  static constexpr bool adds_dq = is_of_all(Of), is_long = Of == gradient::of_all_long;
   static constexpr bool sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v || adds_dq;
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
   // Whether both consumers have the same 64 keys, and one sums dv, the other dk (sm90_wide_consumer): a consumer has registers
   // for sums of 256 columns.
   static constexpr bool by_gradient =
       sums_x && sums_y && !adds_dq && round_up(HeadSize, 16) + round_up(HeadSizeV, 16) > 256;
+  // Whether work tiles may have 64 keys, which one consumer takes, with the same bits: where there are few of them. 128, causal, 1 x
+  // 32(8) heads, 512 and 1024 tokens: 1.18 and 1.22 times as fast (H200, 2026-11-29).
+  static constexpr bool narrows = Of == gradient::of_k_and_v && !by_gradient;
   static constexpr int consumers = 2, groups = by_gradient ? 1 : consumers, block_m = 64 * groups;
-  static constexpr int columns = widest <= 64                      ? (rows_are_keys ? 128 : 160)
+  static constexpr int columns = is_long                           ? dq_parts::long_rows
+                                 : widest <= 64                    ? (rows_are_keys ? 128 : 160)
                                  : widest <= 128 && !rows_are_keys ? 128
                                                                    : 64;
-  static_assert(!adds_dq || columns == dq_parts::rows_of_tile(HeadSize, HeadSizeV),
+  static_assert(!adds_dq || is_long || columns == dq_parts::rows_of_tile(HeadSize, HeadSizeV),
                 "dq is summed by tiles of these queries");
   static_assert(!adds_dq || block_m == shared_key_rows, "dk and dv are shared by tiles of these keys");
   static constexpr int width_x = round_up(HeadSize, 64), width_y = round_up(HeadSizeV, 64);
@@ -214,14 +218,17 @@ struct sm90_backward_policy {
   // Of the kernel of all gradients with whole tiles, how many times as fast as two kernels the call is, full | causal, in
   // runs one after the other: 64 0.83 to 0.91 | 0.93 to 1.00 without, 1.09 | 1.09 together, 1.17 | 1.11 separately; 128
   // 1.05 | 1.11 without, 1.07 | 1.16 separately
-  static constexpr bool takes_turns = (widest <= 64 || adds_dq) && !by_halves;
-  static constexpr int producer_registers = 40, consumer_registers = 232;
+  static constexpr bool takes_turns = (widest <= 64 || adds_dq) && !by_halves && !is_long;
+  static constexpr int producer_registers = is_long ? 24 : 40, consumer_registers = is_long ? 240 : 232;
+  // Whether the scheduler loads keys and values, or the loader after an item's first tile.
+  static constexpr bool schedules_keys = adds_dq && !by_halves && !is_long;
 
   // dS of two tiles, and dq of one in fp32. A second one gains nothing; without it there is room at 128 for two more stages
   // of x, with which calls take 0.99 to 1.04 of the time (H100, 2026-11-27).
   static constexpr int stages_ds = adds_dq ? 2 : 0;
   static constexpr int stages_dq = 1;
-  static constexpr int dq_bytes = adds_dq ? stages_ds * 2 * block_m * columns + stages_dq * 4 * 2 * 64 * 64 : 0;
+  static constexpr int dq_floats = is_long ? dq_parts::long_floats : dq_parts::floats;
+  static constexpr int dq_bytes = adds_dq ? stages_ds * 2 * block_m * columns + stages_dq * 4 * 2 * dq_floats : 0;
   // P of two tiles in fp32.
   static constexpr int stages_p = by_gradient ? 2 : 0, p_bytes = stages_p * 4 * block_m * columns;
   static constexpr int fixed_bytes = 2 * block_m * (width_x + (sums_x ? width_y : 0)) + dq_bytes + p_bytes;
@@ -268,7 +275,8 @@ template <gradient Of, int HeadSize, int HeadSizeV>
 struct sm90_split_backward_policy {
   static constexpr bool rows_are_keys = Of != gradient::of_q;
   static constexpr bool sums_x = Of != gradient::of_v, sums_y = Of == gradient::of_v || Of == gradient::of_k_and_v;
-  static constexpr bool adds_dq = false, by_gradient = false, by_halves = false;
+  static constexpr bool adds_dq = false, by_gradient = false, by_halves = false, is_long = false,
+                        schedules_keys = false;
   static constexpr int consumers = 2, groups = consumers, block_m = 64 * groups, columns = 64;
   static constexpr int width_x = round_up(HeadSize, 64) * split_rows::parts_per_number,
                        width_y = round_up(HeadSizeV, 64) * split_rows::parts_per_number;

@@ -62,7 +62,8 @@ struct backward_schedules {
       const int64 cached = (int64{64} << 20) / (4 * head_sizes * (queries < 1 ? 1 : queries));
       return cached < 1 ? 1 : cached < 16 ? cached : 16;
     }
-    return keys <= 4096 ? 16 : 8;
+    const int64 readers = p.views.in.q.extent(2) > p.views.in.k.extent(2) ? 2 : 1;
+    return readers * (keys <= 4096 ? 16 : 8);
   }
   /// Whether the host knows that the mask keeps all scores. A causal one does in most steps of a ring.
   template <class Params>
@@ -91,6 +92,13 @@ struct backward_schedules {
                               mask::keys_of_block(p.call.mask) % columns == 0;
     return is_short || (takes_blocks && !p.workspace.any_order);
   }
+  /// Whether tiles of dq_parts::long_rows queries are faster. Not where only the device knows lengths: bits must not depend on the batch.
+  template <class Params>
+  static bool prefers_long(const Params& p) {
+    const auto& in = p.views.in;
+    return !in.is_ragged() &&
+           long_sequences::suits(in.q.extent(1), keeps_all(p) ? long_sequences::full : long_sequences::causal);
+  }
   /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the
   /// last section has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with
   /// 1, 2, 4, 8 heads: 8192 tokens 395 403 410 415, 16384 414 432 438 438; up to 4096 there are more in any case.
@@ -117,7 +125,7 @@ struct backward_schedules {
   /// The work tiles of block_m rows of a gradient; none if there is no sequence or no head.
   template <gradient Of, class Params>
   static attention_schedule schedule_of_rows(const Params& p, int block_m) {
-    const int sharers = Of == gradient::of_all ? p.workspace.of_keys.sharers : 1;
+    const int sharers = is_of_all(Of) ? p.workspace.of_keys.sharers : 1;
     const attention_problem sizes = Of == gradient::of_q ? by_queries(p) : by_keys(p, sharers);
     // No sequence is longer than all queries together, whatever max_q says.
     const int64 all_queries = p.views.in.q.extent(1), said = p.views.in.packed.max_q;
@@ -126,7 +134,7 @@ struct backward_schedules {
     const int64 head_sizes = sizes.head_size + sizes.head_size_v;
     const int bytes = static_cast<int>(head_sizes) * static_cast<int>(sizeof(float));
     int64 least_heads = heads_of_sections(p);
-    if constexpr (Of == gradient::of_all)
+    if constexpr (is_of_all(Of))
       least_heads = alternating_heads(p, sizes.seq_q < 0 ? longest : sizes.seq_q, head_sizes);
     return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
   }

@@ -71,10 +71,10 @@ GIWA_DEVICE void store_gradient_by_slabs(const Block& block, int thread, registe
 }
 
 /// Writes dq from its sums, a block for each part (dq_parts) of a head.
-template <class Params, int HeadSize, int HeadSizeV>
+template <class Params, int HeadSize, int HeadSizeV, bool IsLong = false>
 struct dq_of_sums_op {
   static constexpr int max_threads = 128, min_blocks = 4;
-  static constexpr int rows_of_tile = dq_parts::rows_of_tile(HeadSize, HeadSizeV);
+  static constexpr int rows_of_tile = IsLong ? dq_parts::long_rows : dq_parts::rows_of_tile(HeadSize, HeadSizeV);
   static constexpr bool by_queries = rows_of_tile == 128;
   static constexpr int parts = dq_parts::of_tile(HeadSize);
   struct params {
@@ -97,11 +97,41 @@ struct dq_of_sums_op {
   }
 
  private:
+  /// Eight columns of a query for each thread, of a part that has columns by queries; `from` is null where the sums are 0.
+  template <class Block, class G>
+  GIWA_DEVICE static void write_long(const Block& block, const Params& p, const tensor_view<G, 2>& dq, int first_row,
+                                     int first_column, const float* from) {
+    constexpr int run = 16 / static_cast<int>(sizeof(G)), runs = 64 / run;
+    const bool aligned = reinterpret_cast<uint64>(dq.data()) % 16 == 0 && dq.stride(0) % run == 0;
+    for (int i = block.rank(); i < rows_of_tile * runs; i += max_threads) {
+      const int query = i / runs, row = first_row + query, of_part = i % runs * run;
+      if (row >= dq.extent(0)) return;
+      const int thread = of_part / 16 * 32 + of_part % 8 * 4 + query % 8 / 2;
+      const int at = dq_parts::long_offset(thread, query / 8) + of_part % 16 / 8 * 2 + query % 2;
+      G* const to = dq.data() + row * dq.stride(0) + first_column + of_part;
+      element_run<G, run> values;
+      GIWA_UNROLL
+      for (int k = 0; k < run; ++k) {
+        float x = (from == nullptr ? 0.0f : from[at + dq_parts::long_offset(4 * k, 0)]) * p.call.scale + 0.0f;
+        if constexpr (sizeof(G) == 4)
+          if (p.accumulate) x += to[k];
+        values.set(k, convert<G>{}(x));
+      }
+      if (aligned)
+        values.write(to);
+      else
+        for (int k = 0; k < run; ++k) to[k] = values.get(k);
+    }
+  }
   template <class Block>
   GIWA_DEVICE static void write(const Block& block, const Params& p, const typename Params::head& h, int n, int index) {
+    const int first = p.dq_part_of(h, n, rows_of_tile), part = first + index;
+    if constexpr (IsLong)
+      return write_long(
+          block, p, p.query_rows(p.views.dq, h), n * rows_of_tile, 64 * index,
+          p.workspace.added[first] == 0 ? nullptr : p.workspace.dq + static_cast<int64>(part) * dq_parts::long_floats);
     register_tile<float, warpgroup_map<64>> sums;
     sums.fill(0);
-    const int first = p.dq_part_of(h, n), part = first + index;
     const float* const from = p.workspace.dq + static_cast<int64>(part) * dq_parts::floats;
     const int columns = dq_parts::columns_of(HeadSize, HeadSizeV, index);
     if (p.workspace.added[first] != 0) {

@@ -45,6 +45,21 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     return true;
   }
 
+  /// A tile that only the other consumer sees, where dq is added: its dS is 0. In the same turns as a tile that is seen.
+  GIWA_DEVICE action add_unseen_tile() {
+    this->agree_on_turns();
+    s.y_full[y.stage()].wait(y.phase());
+    acquire_turn();
+    release_turn();
+    dq.begin_tile(block, s, index, y.turn);
+    bad_keys.find(block, dq.is_first(), s.a[index]);
+    typename sm90_backward_steps<Types>::scores_tile no_scores;
+    bad_keys.replace(block, dq.is_first(), s.a[index], no_scores);
+    constexpr uint32 zero[sm90_backward_steps<Types>::words] = {};
+    dq.write_gradients(s, index, this->thread, y.turn, zero);
+    acquire_turn();
+    return this->end_tile();
+  }
   /// One tile; returns what to do with the next. ptxas waits for all products at a branch, so there is none between those of
   /// S and of dS. A consumer has its turn for the last products of a tile and the first of the next one, or for each of them.
   template <bool Masked>
@@ -75,7 +90,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       bad_keys.find(block, dq.is_first(), s.a[index]);
     }
     steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
-                     this->first_row, this->thread,       this->random_key};
+                     this->first_row, thread_here(),      this->random_key};
     const auto more = this->giving_of(steps);
     steps.read_early();
     arch::wgmma_wait<0>();
@@ -85,20 +100,49 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     if constexpr (Types::adds_dq) bad_keys.replace(block, dq.is_first(), s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
     steps.template run<Masked>(block, scores, dp, weights, gradients, more);
-    if constexpr (Types::adds_dq) dq.write_gradients(s, index, this->thread, y.turn, gradients);
+    if constexpr (Types::adds_dq) dq.write_gradients(s, index, thread_here(), y.turn, gradients);
     acquire_turn();
     if constexpr (sums_y) {
       arch::fence_operand(sum_y.value);
       arch::wgmma_fence();
       multiply<Types::how>(sum_y, weights, y_tile, true);
     }
-    if constexpr (sums_x) {
-      arch::fence_operand(sum_x.value);
-      arch::wgmma_fence();
-      multiply<Types::how>(sum_x, gradients, x_tile, true);
+    const auto start_dk = [&] {
+      if constexpr (sums_x) {
+        arch::fence_operand(sum_x.value);
+        arch::wgmma_fence();
+        multiply<Types::how>(sum_x, gradients, x_tile, true);
+      }
+      arch::wgmma_commit();
+    };
+    if constexpr (Types::is_long) {
+      return end_long_tile(start_dk);
+    } else {
+      start_dk();
+      return this->end_tile();
     }
-    arch::wgmma_commit();
-    return this->end_tile();
+  }
+  /// The thread's rank, read again for tiles of long sequences, where its register would be spilled.
+  GIWA_DEVICE int thread_here() const { return Types::is_long ? rank_in_warpgroup() : this->thread; }
+  /// end_tile() with dq of the tile before in front of dk, under which its part is written.
+  template <class StartDk>
+  GIWA_DEVICE action end_long_tile(const StartDk& start_dk) {
+    typename base::dq_type::tile dq_of_tile;
+    dq.multiply(block, s, index, y.turn, dq_of_tile);
+    start_dk();
+    arch::mbarrier &x_empty = s.x_empty[x.stage()], &y_empty = s.y_empty[y.stage()];
+    dq.await_part(s, index, y.turn);
+    arch::wgmma_wait<1>();
+    arch::fence_operand(sum_y.value);
+    arch::fence_operand(dq_of_tile.value);
+    release(y_empty);
+    x.advance(), y.advance();
+    dq.write(block, s, index, thread_here(), y.turn - 1, dq_of_tile);
+    const action next = await_next();
+    arch::wgmma_wait<0>();
+    arch::fence_operand(sum_x.value);
+    release(x_empty);
+    return next;
   }
 };
 

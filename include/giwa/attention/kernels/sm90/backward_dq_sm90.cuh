@@ -56,7 +56,8 @@ class sm90_bad_keys {
 
  private:
   static constexpr int half = Types::policy::width_x / 2;  // two lanes read a key
-  static constexpr int at_once = 4;  // loads of 16 bytes: the products under way keep shared memory busy
+  // Loads of 16 bytes: the products under way keep shared memory busy. For long sequences more than one would spill registers.
+  static constexpr int at_once = Types::is_long ? 1 : 4;
 
   uint32 bad = 0;
 };
@@ -69,7 +70,7 @@ template <class Types>
 class sm90_dq_product {
  public:
   using shared_storage = typename Types::shared_storage;
-  using tile = warpgroup_tile<64>;
+  using tile = warpgroup_tile<Types::is_long ? Types::columns : 64>;
 
   /// Whether the next tile is an item's first.
   GIWA_DEVICE bool is_first() const { return tiles == 0; }
@@ -151,8 +152,11 @@ class sm90_dq_product {
     dq.fill(0);
     arch::fence_operand(dq.value);
     arch::wgmma_fence();
-    giwa::multiply<0, Types::how>(dq, s.dq.ds[stage][0], first_row, s.a[0], false, 0, 0, first_column);
-    giwa::multiply<0, Types::how>(dq, s.dq.ds[stage][1], first_row, s.a[1], true, 0, 0, first_column);
+    for (int c = 0; c < Types::consumers; ++c)
+      if constexpr (Types::is_long)
+        giwa::multiply<0, Types::how>(dq, transposed(s.a[c]), first_column, transposed(s.dq.ds[stage][c]), c > 0);
+      else
+        giwa::multiply<0, Types::how>(dq, s.dq.ds[stage][c], first_row, s.a[c], c > 0, 0, 0, first_column);
     arch::wgmma_commit();
   }
   GIWA_DEVICE static void await_room(shared_storage& s, int index, uint32 turn) {
@@ -166,7 +170,8 @@ class sm90_dq_product {
     float* const to = s.dq.parts[index][counting_cursor<Types::stages_dq>{turn}.stage()];
     GIWA_UNROLL
     for (int i = 0; i < tile::map::registers / 4; ++i)
-      *reinterpret_cast<float4*>(to + dq_parts::offset(thread, i)) =
+      *reinterpret_cast<float4*>(to +
+                                 (Types::is_long ? dq_parts::long_offset(thread, i) : dq_parts::offset(thread, i))) =
           make_float4(dq.value[4 * i], dq.value[4 * i + 1], dq.value[4 * i + 2], dq.value[4 * i + 3]);
   }
   template <class Block>
@@ -207,9 +212,11 @@ class sm90_dq_writer {
       if (adds && at.after != 0) await_added(w.added + number, at.after);
       s.dq_full[consumer][part.stage()].wait(part.phase());
       if (adds) {
-        float* const to = w.dq + number * dq_parts::floats;
+        float* const to = w.dq + number * Types::policy::dq_floats;
         const float* const from = s.dq.parts[consumer][part.stage()];
-        const int bytes = 4 * 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer);
+        const int bytes =
+            4 * (Types::is_long ? Types::policy::dq_floats
+                                : 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer));
         if (at.after == 0)
           arch::store_bytes(to, from, bytes);
         else

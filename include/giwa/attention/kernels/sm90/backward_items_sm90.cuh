@@ -83,7 +83,7 @@ class sm90_item_consumer {
     [[maybe_unused]] bool finite = true;  // of sums that are not shared, where dq is added
     [[maybe_unused]] bool by_tma = false;
     if (has_tiles) {
-      if constexpr (!Types::by_halves) release(s.b_empty[index]);
+      if constexpr (!Types::by_halves && !Types::keeps_b) release(s.b_empty[index]);
       if constexpr (!Types::adds_dq) release_turn();
       [[maybe_unused]] typename dq_type::tile last;
       if constexpr (Types::adds_dq) {
@@ -91,16 +91,22 @@ class sm90_item_consumer {
         finite = are_finite();
         if constexpr (Types::stages_keys) {
           by_tma = uniform(finite & stores_by_tma(work) & (work.sharers <= 1) & (work.careful == 0));
-          if (by_tma) begin_stores();
+          if (by_tma) begin_stores(work);
         }
         arch::wgmma_wait<0>();
         arch::fence_operand(last.value);
         release(s.a_empty[index ^ 1]);  // dq needs the keys of both consumers
       }
       release(s.a_empty[index]);
+      if constexpr (Types::keeps_b)
+        if (uniform(by_tma)) store_by_b(work, sum_x, p.call.call.scale, p.dk);
       if constexpr (Types::adds_dq) dq.finish(block, s, index, thread, y.turn, last);
-      if constexpr (Types::stages_keys)
+      if constexpr (Types::keeps_b) {
+        if (block.lane() == 0) arch::wait_stores_read<0>();
+        release(s.b_empty[index]);
+      } else if constexpr (Types::stages_keys) {
         if (uniform(by_tma)) end_stores(work);
+      }
       ++fixed_turn;
     }
     if constexpr (Types::parameters > 0)
@@ -115,9 +121,23 @@ class sm90_item_consumer {
   }
   /// Stores a warp's 16 rows of dk and dv by TMA, in two steps: the fence before the last part of dq, between them, is for both.
   ///@{
-  GIWA_DEVICE void begin_stores() {
-    stage_gradient(block, rank_in_warpgroup(), sum_y, 1, s.of_keys.dv[index]);
-    stage_gradient(block, rank_in_warpgroup(), sum_x, p.call.call.scale, s.of_keys.dk[index]);
+  GIWA_DEVICE void begin_stores(const work_item& work) {
+    if constexpr (Types::keeps_b)
+      return store_by_b(work, sum_y, 1, p.dv);
+    else {
+      stage_gradient(block, rank_in_warpgroup(), sum_y, 1, s.of_keys.dv[index]);
+      stage_gradient(block, rank_in_warpgroup(), sum_x, p.call.call.scale, s.of_keys.dk[index]);
+    }
+  }
+  /// By the memory of the values, which all warps have used when dS of the last tile is there.
+  template <class Sums>
+  GIWA_DEVICE void store_by_b(const work_item& work, Sums& sums, float factor, const tensor_map& map) {
+    auto& staged = *reinterpret_cast<typename Types::dv_tile*>(&s.b[index]);
+    stage_gradient(block, rank_in_warpgroup(), sums, factor, staged);
+    arch::fence_async_proxy();
+    block.sync_warp();
+    if (block.lane() == 0)
+      start_store(rank_in_warpgroup(), staged, map, Types::origin(work.head.get(), true, work.first + 64 * index));
   }
   GIWA_DEVICE void end_stores(const work_item& work) {
     if (block.lane() != 0) return;
@@ -142,21 +162,6 @@ class sm90_item_consumer {
   GIWA_DEVICE action await_next() const {
     s.x_full[x.stage()].wait(x.phase());
     return s.notes[x.stage()].of[index];
-  }
-  /// A tile that only the other consumer sees, where dq is added: its dS is 0. In the same turns as a tile that is seen.
-  GIWA_DEVICE action add_unseen_tile() {
-    agree_on_turns();
-    s.y_full[y.stage()].wait(y.phase());
-    acquire_turn();
-    release_turn();
-    dq.begin_tile(block, s, index, y.turn);
-    bad_keys.find(block, dq.is_first(), s.a[index]);
-    typename sm90_backward_steps<Types>::scores_tile no_scores;
-    bad_keys.replace(block, dq.is_first(), s.a[index], no_scores);
-    constexpr uint32 zero[sm90_backward_steps<Types>::words] = {};
-    dq.write_gradients(s, index, thread, y.turn, zero);
-    acquire_turn();
-    return end_tile();
   }
   /// A tile that only the other consumer needs. Its stages are released before the next turn, because the other consumer may
   /// wait for their next tiles during its own.

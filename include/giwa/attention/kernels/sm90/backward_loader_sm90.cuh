@@ -118,6 +118,8 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
   GIWA_DEVICE tile_keep keep_for(const work_item& work, const head_type& h, const tiles_list& list, int n, int c,
                                  const Tiles& tiles) const {
     const int first = work.first + 64 * c;
+    if constexpr (Types::policy::narrows)
+      if (p.narrow && c > 0) return tile_keep::none;
     tile_keep keep;
     if constexpr (by_groups)
       keep = list.with_end(tiles.keep(c), n);
@@ -130,15 +132,15 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
     return Types::rows_are_keys ? keep_of_reader(p.call, h, keep, first + 64) : keep;
   }
 
-  /// Where dq is added the scheduler loads the fixed rows: says whether there are tiles, once for each item.
+  /// Where the scheduler loads the fixed rows: says whether there are tiles, once for each item.
   GIWA_DEVICE void tell_tiles(bool has_tiles) {
-    if constexpr (Types::adds_dq) {
+    if constexpr (Types::schedules_keys) {
       if (!has_fixed && block.lane() == 0) s.has_tiles = has_tiles, s.tiles_known.arrive();
       has_fixed = true;
     }
   }
   GIWA_DEVICE void load_fixed(const work_item& work) {
-    if constexpr (!Types::adds_dq) {
+    if constexpr (!Types::schedules_keys) {
       if (has_fixed) return;
       has_fixed = true;
       const head_type& h = work.head.get();

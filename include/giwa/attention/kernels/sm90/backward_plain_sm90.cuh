@@ -50,7 +50,8 @@ class sm90_plain_loader {
     for (int n = end - 1; n >= from; --n) {
       row_terms terms[rows_of_lane];
       GIWA_UNROLL
-      for (int i = 0; i < rows_of_lane; ++i) terms[i] = at[32 * i];
+      for (int i = 0; i < rows_of_lane; ++i)
+        if (columns % 32 == 0 || block.lane() + 32 * i < columns) terms[i] = at[32 * i];
       s.x_empty[x.stage()].wait(x.phase() ^ 1);
       put_terms(terms);
       if (block.lane() == 0) {

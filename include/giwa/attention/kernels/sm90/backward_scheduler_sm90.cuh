@@ -74,8 +74,14 @@ class sm90_backward_scheduler {
           put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows, n + 1 == end, i);
         return first < end;
       } else {
-        for (int64 n = tiles - 1 - at.tile; n * Types::block_m < rows; n += tiles)
-          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows);
+        int keys = Types::block_m;
+        if constexpr (Types::policy::narrows)
+          if (p.narrow) keys = 64;
+        for (int64 n = tiles - 1 - at.tile; n * keys < rows; n += tiles) {
+          const int first = static_cast<int>(n) * keys;
+          put_item(at.batch, reader, head, share, first,
+                   keys < rows - first && keys < Types::block_m ? first + keys : rows);
+        }
       }
     } else {
       if constexpr (Types::gives_scores) {  // all heads that share what the score modifier takes gradients of
@@ -142,7 +148,7 @@ class sm90_backward_scheduler {
     const int at = static_cast<int>(turn % Types::queue_depth);
     s.work_full[at].arrive();
     ++turn;
-    if constexpr (Types::adds_dq) load_fixed(s.work[at]);
+    if constexpr (Types::schedules_keys) load_fixed(s.work[at]);
   }
   /// Loads the keys and values of an item if the loader finds tiles of it, where dq is added: the loader has the first tile to load
   /// meanwhile. b is free for the next rows earlier than a: dq of the last tile needs a.

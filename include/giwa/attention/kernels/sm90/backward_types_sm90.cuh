@@ -64,7 +64,8 @@ struct sm90_backward_types {
   static constexpr bool rows_are_keys = policy::rows_are_keys, sums_x = policy::sums_x, sums_y = policy::sums_y;
   static constexpr int block_m = policy::block_m, columns = policy::columns, consumers = policy::consumers,
                        groups = policy::groups;  // of 64 fixed rows
-  static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves;
+  static constexpr bool adds_dq = policy::adds_dq, by_gradient = policy::by_gradient, by_halves = policy::by_halves,
+                        is_long = policy::is_long, schedules_keys = policy::schedules_keys;
   // Whether a consumer leaves out the products of a tile of which it sees nothing, but for its share of dq.
   static constexpr bool skips_unseen = !adds_dq || (mask_traits<Mask>::has_blocks && !by_halves);
   // A bias that is read by tiles into the memory for dS. Its gradient is stored from there, or added in fp32.
@@ -86,8 +87,8 @@ struct sm90_backward_types {
   // Whether dk and dv are stored by slabs of 64 columns, in the memory for dS. Not of 56 columns, which are 64 in registers.
   static constexpr bool stores_slabs =
       adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && !reads_bias;
-  // Whether TMA stores them, from tiles of shared memory: 64 1.01 times as fast, 128 0.99 (H200, 2026-11-29).
-  static constexpr bool stages_keys = by_halves && stores_slabs;
+  // Whether TMA stores them: 64 1.01 times as fast, 128 0.99, long sequences, by the memory of b, 1.05 (H200, 2026-11-29).
+  static constexpr bool stages_keys = (by_halves || is_long) && stores_slabs, keeps_b = is_long && stages_keys;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;
@@ -133,7 +134,7 @@ struct sm90_backward_types {
   static constexpr int ds_row_bytes = 2 * 64;
   struct parts_of_dq {
     ds_tile ds[stages_ds][consumers];
-    float parts[consumers][stages_dq][dq_parts::floats];
+    float parts[consumers][stages_dq][policy::dq_floats];
   };
   struct rows_of_dq {
     dq_tile of[consumers];
@@ -247,7 +248,7 @@ struct sm90_backward_types {
     x_tile x[stages_x];
     y_tile y[stages_y];
     stdlib::conditional_t<adds_dq, parts_of_dq, stdlib::conditional_t<stores_tiles, rows_of_dq, nothing>> dq;
-    stdlib::conditional_t<stages_keys, rows_of_keys, nothing> of_keys;
+    stdlib::conditional_t<stages_keys && !keeps_b, rows_of_keys, nothing> of_keys;
     stdlib::conditional_t<by_gradient, weights_between, nothing> weights;
     stdlib::conditional_t<adds_dq, dq_place, nothing> dq_places[places];  // a ring
     moving_terms terms[stages_x];
@@ -270,15 +271,15 @@ struct sm90_backward_types {
   struct params {
     call_params call;
     attention_schedule schedule;
-    int work_tiles;         // of this launch
-    int* counter;           // of work tiles claimed after each block's first
-    bool waits_first;       // for the kernel before it; else only before its end
-    tensor_map a, b, x, y;  // (sequence, head, row, head size)
-    tensor_map dq;
+    int work_tiles;             // of this launch
+    int* counter;               // of work tiles claimed after each block's first
+    bool waits_first;           // for the kernel before it; else only before its end
+    tensor_map a, b, x, y, dq;  // (sequence, head, row, head size)
     stdlib::conditional_t<stages_keys, tensor_map, nothing> dk, dv;
     bool stores_by_tma;
     stdlib::conditional_t<adds_dq, last_work_tiles, nothing> last;
     [[no_unique_address]] stdlib::conditional_t<reads_bias, bias_maps, no_bias> bias{};
+    [[no_unique_address]] stdlib::conditional_t<policy::narrows, bool, no_bias> narrow{};
   };
 
   /// Where row `row` of the head is in a tensor of keys or of queries.
