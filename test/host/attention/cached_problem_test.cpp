@@ -440,6 +440,12 @@ TEST_CASE("masks, score modifiers and the diagonal") {
   refused(call, call.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
   refused(of_packed, of_packed.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
   refused(flat, flat.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
+  auto sizes = call_t::sizes(0);
+  sizes.lengths = {};
+  const call_t without_lengths(sizes);
+  refused(without_lengths, without_lengths.run(giwa::causal{}), {"mask", "the diagonal must be chosen"});
+  sizes.keys = 2;
+  CHECK(call_t(sizes).run(giwa::causal{}).ok());  // as many keys as queries
   refused(call, call.run(giwa::causal::top_left & giwa::keys_back{3, giwa::alignment::bottom_right}),
           {"mask", "ask for different diagonals"});
   refused(call, call.run(giwa::sliding_window{-1, giwa::alignment::bottom_right}),

@@ -5,6 +5,8 @@
 #include <giwa/host.hpp>
 #include <giwa/tile/operand_of_bytes.cuh>
 
+#include <cstring>
+
 #include "host/attention/simt_cases.cuh"
 #include "support/catch.hpp"
 
@@ -179,6 +181,22 @@ TEST_CASE("scales are refused by name") {
   const giwa::status of_16 = giwa::attention_forward<size>(
       giwa::host, view, view, view, tensor_view<giwa::fp16, 4>(o.data(), {1, 64, 1, size}), options);
   CHECK((!of_16.ok() && std::string(of_16.argument) == "scales"));
+}
+
+TEST_CASE("an operand of bytes has each register of the accumulator, rounded") {
+  using map = giwa::warpgroup_map<64>;
+  giwa::register_tile<float, map> tile;
+  for (int i = 0; i < map::registers; ++i) tile.value[i] = static_cast<float>(i % 15 - 7) + 0.01f;
+  giwa::uint32 words[map::registers / 4] = {};
+  giwa::detail::to_operand_of_bytes(tile, words);
+  int wrong = 0;
+  for (int word = 0; word < map::registers / 4; ++word)
+    for (int byte = 0; byte < 4; ++byte) {
+      const giwa::e4m3 rounded =
+          giwa::convert<giwa::e4m3>{}(tile.value[word / 2 * 8 + word % 2 * 2 + byte / 2 * 4 + byte % 2]);
+      wrong += std::memcmp(reinterpret_cast<const char*>(&words[word]) + byte, &rounded, 1) != 0;
+    }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("the orders of keys and columns of 8-bit operands are those of the fragments") {

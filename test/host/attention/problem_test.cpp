@@ -483,6 +483,24 @@ TEST_CASE("the sizes of a batch and of packed sequences") {
   CHECK((packed.batch == 9 && packed.seq_q == -1 && packed.seq_k == -1 && packed.rows_q == 5 && packed.rows_k == 7));
 }
 
+TEST_CASE("sequences have as many queries as keys where both are known to be the same") {
+  call_t c;
+  CHECK_FALSE(c.a.lengths_agree());
+  const auto q = c.a.q, k = c.a.k;
+  for (const giwa::int64 n : {1, 2, 5}) {
+    c.a.q = {q.data(), {2, n, 6, 8}}, c.a.k = {k.data(), {2, n, 3, 8}};
+    CHECK(c.a.lengths_agree());
+    c.a.k = {k.data(), {2, n + 1, 3, 8}};
+    CHECK_FALSE(c.a.lengths_agree());
+  }
+  const int some[2] = {}, others[2] = {};
+  c.a.k = {k.data(), {2, 5, 3, 8}};
+  c.a.packed.q_lengths = some, c.a.packed.k_lengths = others;
+  CHECK_FALSE(c.a.lengths_agree());
+  c.a.packed.k_lengths = some;
+  CHECK(c.a.lengths_agree());
+}
+
 TEST_CASE("packed rows without a number of sequences are of no sequences that a call takes") {
   struct sizes_of_rows {
     giwa::int64 rows_q, rows_k;

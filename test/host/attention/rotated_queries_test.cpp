@@ -27,7 +27,7 @@ cached_case_options case_of(int i) {
   c.kv_heads = 1 + i % 2;
   c.heads = c.kv_heads * (1 + i % 3);
   c.packed = i % 2 == 1;
-  c.queries = c.packed ? std::vector<int64>{1, 0, 9, 3} : std::vector<int64>{4, 4, 4, 4};
+  c.queries = c.packed ? std::vector<int64>{1, 0, 9, 3} : std::vector<int64>{3, 3, 3, 3};
   c.page_size = pages[i % 4];
   c.keys = 150;
   c.most = c.page_size == 0 ? 0 : giwa::ceil_div(c.keys, c.page_size);

@@ -130,6 +130,12 @@ TEST_CASE("a bias with a gradient has the sizes of the call, which may be 0, and
   CHECK(status_of({2, 3, 1, 1}, {2, 3, -1, -1}).argument == std::string("bias gradient"));
 }
 
+TEST_CASE("caps up to their limits") {
+  for (const float cap : {1e-30f, 1e30f}) CHECK(giwa::softcap{cap}.check(sizes).ok());
+  for (const float cap : {std::nextafter(1e-30f, 0.0f), std::nextafter(1e30f, HUGE_VALF), 0.0f, -1.0f, NAN})
+    CHECK(giwa::softcap{cap}.check(sizes).argument == std::string("softcap"));
+}
+
 TEST_CASE("then: the first, and the second of what it makes") {
   const float shift[1] = {3};
   const giwa::bias plus{tensor_view<const float, 4>(shift, {1, 1, 1, 1})};

@@ -516,6 +516,11 @@ TEST_CASE("a warp finds splits early, where all leaves of all sequences count") 
   CHECK(may_find_early(with_leaves, shape, 128, 16));
   shape.heads_in_column = 3;  // 1.5 2^30
   CHECK(!may_find_early(with_leaves, shape, 128, 16));
+  // Just below 2^30, and just above: a sequence may have a leaf more than its keys fill.
+  for (const int leaves : {11184809, 11184810}) {
+    of_longest.keys = int64{128} * leaves;
+    CHECK(may_find_early(of_longest.params(full{}), shape, 128, 16) == (leaves == 11184809));
+  }
 }
 
 TEST_CASE("a walk ends with the last sequence, also where a split should have more leaves") {
