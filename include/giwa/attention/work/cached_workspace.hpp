@@ -27,8 +27,8 @@ struct split_work {
 /// of one work tile, splits are whole nodes of the tree: so they hand on fewer partials, of which each row merges one after the other.
 /// So are short splits of few work tiles: 4 x 8(1) x 8192 9.9 us instead of 17.8; where leaves of a work tile are no whole nodes, 3 x 8(1)
 /// x 10000, 19.0 instead of 18.7 (H200, 2026-11-29).
-/// Where all work tiles have as many leaves, and whole ones leave few blocks without work, none is divided: 128 x 16(1) x 8192 126.4 us
-/// instead of 142.2, 32 x 32(4) x 8192 124.5 instead of 133.4 (H200, 2026-11-29).
+/// Where all work tiles have as many leaves, and whole ones leave few blocks without work, none is divided: 128 x 16(1) x 8192 127.2 us
+/// instead of 142.3, 32 x 32(4) x 8192 in pages of 64 126.2 instead of 134.5 (H200, 2026-11-29).
 GIWA_HOST_DEVICE constexpr split_shape shape_of_splits(const split_work& w, int64 blocks, int64 available) {
   const bool by_columns = w.kv_heads <= blocks && blocks % w.kv_heads * 10 <= blocks;
   const int64 columns = by_columns ? w.kv_heads : 1, in_column = by_columns ? 1 : w.kv_heads;
