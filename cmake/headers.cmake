@@ -217,6 +217,7 @@ set(GIWA_HEADERS
   D giwa/attention/sums/few_rows_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
   P giwa/attention/append/append_rows.hpp
+  P giwa/attention/append/append_with_scales.hpp
   H giwa/attention/append/append_checks.hpp
   P giwa/attention/reference/reference.hpp
   H giwa/attention/reference/cached.hpp

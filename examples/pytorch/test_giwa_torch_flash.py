@@ -211,6 +211,55 @@ def one_cache_of_8_bits(dtype, kind, page, shape):
                 2 * (4 if dtype == torch.float32 else 1))
 
 
+def test_scales_that_append_finds():
+    for kind, most, page in ((torch.int8, 127, 0), (torch.float8_e4m3fn, 448, 16), (torch.uint8, 7, 16)):
+        dtype, batch, keys, heads = TYPES[0], 2, 32, 2
+        places = (batch * keys // page, page) if page else (batch, keys)
+        pages = torch.arange(batch * keys // page, device=DEVICE).to(torch.int32).view(batch, -1) if page else None
+        k, v = (random(batch, keys, heads, SIZE, dtype=dtype) for _ in range(2))
+        caches = [torch.zeros(*places, heads, SIZE // (1 + (kind == torch.uint8)), device=DEVICE).to(kind) for _ in range(2)]
+        scales = [torch.zeros(*places, heads, device=DEVICE) for _ in range(2)]
+        lengths = torch.full((batch,), keys, dtype=torch.int32, device=DEVICE)
+        giwa_torch.append_to_cache(k, v, *caches, lengths, pages, k_scales=scales[0], v_scales=scales[1], find_scales=True)
+        for x, cache, scale in zip((k, v), caches, scales):
+            largest = x.float().abs().amax(-1).view(*places, heads)
+            assert torch.allclose(scale, largest / most, rtol=1e-6, atol=0), f"{kind}: scales"
+            codes, exact = numbers_of(cache).float(), x.float().view(*places, heads, SIZE) / scale[..., None]
+            wide = 0.5 if not kind.is_floating_point or kind == torch.uint8 else exact.abs().clamp(min=2 ** -6) * 2 ** -4
+            assert ((codes - exact).abs() <= wide + 1e-4).all(), f"{kind}: codes"
+        q = random(batch, 2, 4, SIZE, dtype=dtype)
+        o = giwa_torch.attention_cached(q, *caches, lengths, pages, k_scales=scales[0], v_scales=scales[1])
+        stored = [(numbers_of(c).float() * s[..., None]).view(batch, keys, heads, SIZE) for c, s in zip(caches, scales)]
+        exact, plain = definition(q, *stored, dtype, causal=True)
+        compare(f"{kind}, found scales", [o], exact[:1], plain[:1], dtype, 4)
+
+
+def test_e4m3():
+    """The functions of flash_attn with float8_e4m3fn and descales, as FlashAttention-3 has them: o is bfloat16."""
+    bytes_of = lambda *sizes: random(*sizes, dtype=torch.float32).to(torch.float8_e4m3fn)
+    q, k, v = bytes_of(2, 70, 4, SIZE), bytes_of(2, 90, 2, SIZE), bytes_of(2, 90, 2, SIZE)
+    own = [0.5 + torch.rand(2, 2, device=DEVICE) for _ in range(3)]
+    names = ("q_descale", "k_descale", "v_descale")
+    near = lambda a, b: ((a.float() - b.float()).norm() <= 0.06 * b.float().norm()).item()
+    for descales, causal in ((own, True), ([x[:1] for x in own], False), ([None] * 3, True)):
+        o, lse, _ = flash_attn_func(q, k, v, causal=causal, return_attn_probs=True, **dict(zip(names, descales)))
+        assert o.dtype == torch.bfloat16 and lse.dtype == torch.float32
+        scaled = [x.float() * (1 if d is None else d.repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None]) for x, d in zip((q, k, v), descales)]
+        exact, _ = definition(*scaled, torch.float32, causal=causal)
+        assert near(o, exact[0]), "e4m3"
+    offsets = torch.tensor([0, 30, 70], dtype=torch.int32, device=DEVICE), torch.tensor([0, 40, 90], dtype=torch.int32, device=DEVICE)
+    o = flash_attn_varlen_func(q[0], k[0], v[0], *offsets, 40, 50, causal=True, **dict(zip(names, (x[:1] for x in own))))
+    scaled = [x[:1].float() * d[:1].repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None] for x, d in zip((q, k, v), own)]
+    for (a, b), (c, d) in (((0, 30), (0, 40)), ((30, 70), (40, 90))):
+        exact, _ = definition(scaled[0][:, a:b], *(x[:, c:d] for x in scaled[1:]), torch.float32, causal=True)
+        assert near(o[a:b], exact[0][0]), "packed e4m3"
+    raises(NotImplementedError, "a descale for each sequence",
+           lambda: flash_attn_varlen_func(q[0], k[0], v[0], *offsets, 40, 50, q_descale=own[0]))
+    raises(NotImplementedError, "dropout_p with float8", lambda: flash_attn_func(q, k, v, dropout_p=0.1))
+    half = [x.to(TYPES[0]) for x in (q, k, v)]
+    raises(NotImplementedError, "descales without float8", lambda: flash_attn_func(*half, k_descale=own[0]))
+
+
 def test_caches_of_8_bits():
     for kind, page, shape in itertools.product((torch.int8, torch.float8_e4m3fn, torch.uint8), (0, 16), ((0, 0, 0), (1, 0, 1), (1, 1, 1))):
         one_cache_of_8_bits(TYPES[0], kind, page, shape)
@@ -308,7 +357,8 @@ def test_pages_of_packed_queries():
 
 
 def calls():
-    yield from (test_functions, test_caches, test_pages_of_packed_queries, test_cache_arguments, test_caches_of_8_bits)
+    yield from (test_functions, test_caches, test_pages_of_packed_queries, test_cache_arguments, test_caches_of_8_bits,
+                test_scales_that_append_finds, test_e4m3)
     for case in grid():
         if case[0] == 5:
             yield lambda c=case: one_cache(TYPES[0], *c)

@@ -56,7 +56,7 @@ library load(int pass, const at::Device& device, int element, int64_t head_size,
   std::uint64_t key = 0;
   const auto add = [&](int64_t value, int bits) { key = key << bits | static_cast<std::uint64_t>(value); };
   add(pass, 3), add(on_gpu, 1), add(index, 8), add(element, 2), add(head_size, 12), add(head_size_v, 12), add(mask, 3);
-  add(score, 8);
+  add(score, 10);
   {
     const std::shared_lock lock(mutex);
     if (const auto at = libraries.find(key); at != libraries.end()) return at->second;
@@ -98,7 +98,8 @@ void* native_handle(const Stream& stream) {
 // which gives it to later work of the same stream only.
 void run(int pass, const Tensor& q, call& c, int64_t head_size, int64_t head_size_v, int mask, int score) {
   const at::Device device = q.device();
-  const int element = q.scalar_type() == at::kHalf ? 0 : q.scalar_type() == at::kBFloat16 ? 1 : 2;
+  const at::ScalarType type = q.scalar_type();
+  const int element = type == at::kHalf ? 0 : type == at::kBFloat16 ? 1 : type == at::kFloat8_e4m3fn ? 3 : 2;
   const int64_t most = pass == giwa_torch::pass_cached ? 576 : 512;  // latent rows
   TORCH_CHECK_VALUE(head_size >= 1 && head_size <= most && head_size_v >= 1 && head_size_v <= 512,
                     "giwa_torch: head sizes must be 1 to ", std::to_string(most), " and 1 to 512, got ",
@@ -141,10 +142,12 @@ void check(const Tensor& t, const char* name, const Tensor& q, int64_t dimension
   TORCH_CHECK_VALUE(t.scalar_type() == q.scalar_type(), "giwa_torch: ", name, " has elements of type ", t.scalar_type(),
                     ", q of type ", q.scalar_type());
 }
-void check_query(const Tensor& q) {
+void check_query(const Tensor& q, bool of_e4m3 = false) {
   const at::ScalarType type = q.scalar_type();
-  TORCH_CHECK_NOT_IMPLEMENTED(type == at::kHalf || type == at::kBFloat16 || type == at::kFloat,
-                              "giwa_torch: the element type must be float16, bfloat16 or float32; it is ", type);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      of_e4m3 ? type == at::kFloat8_e4m3fn : type == at::kHalf || type == at::kBFloat16 || type == at::kFloat,
+      "giwa_torch: the element type must be ", of_e4m3 ? "float8_e4m3fn" : "float16, bfloat16 or float32", "; it is ",
+      type);
   TORCH_CHECK_NOT_IMPLEMENTED(q.is_cuda() || q.is_cpu(), "giwa_torch: q must be on a GPU or the CPU; it is on ",
                               q.device());
 }
@@ -161,7 +164,7 @@ giwa_torch::tensor rows_of(const Tensor& t, bool heads_first) {
 
 // A tensor with the rows of `like` and so many columns, in the memory order of `like`: its dimensions before the last
 // one are sorted by stride, and keep their place where that is 0. functional.py says the same to torch.compile.
-Tensor empty_rows(const Tensor& like, int64_t columns, bool zero) {
+Tensor empty_rows(const Tensor& like, int64_t columns, bool zero, std::optional<at::ScalarType> type = {}) {
   const int64_t outer = like.dim() - 1;
   std::array<int64_t, 3> order{0, 1, 2};
   for (int64_t i = 1; i < outer; ++i)
@@ -178,7 +181,8 @@ Tensor empty_rows(const Tensor& like, int64_t columns, bool zero) {
     const auto d = static_cast<std::size_t>(order[static_cast<std::size_t>(i)]);
     strides[d] = rows, rows *= std::max<int64_t>(sizes[d], 1);
   }
-  const Tensor t = at::empty_strided({sizes.data(), dimensions}, {strides.data(), dimensions}, like.options());
+  const Tensor t = at::empty_strided({sizes.data(), dimensions}, {strides.data(), dimensions},
+                                     like.options().dtype(type.value_or(like.scalar_type())));
   if (zero) t.zero_();
   return t;
 }
@@ -277,8 +281,9 @@ struct prepared {
   Tensor q, k, v, slopes, sinks, bit_keys;
   int mask = 0, score = 0;
 
-  prepared(const Tensor& q_, const Tensor& k_, const Tensor& v_, const problem& p, bool bias_gradient) {
-    check_query(q_);
+  prepared(const Tensor& q_, const Tensor& k_, const Tensor& v_, const problem& p, bool bias_gradient,
+           bool of_e4m3 = false) {
+    check_query(q_, of_e4m3);
     const int64_t dimensions = p.q_offsets ? 3 : 4;
     check(q_, "q", q_, dimensions), check(k_, "k", q_, dimensions), check(v_, "v", q_, dimensions);
     q = in_rows(q_), k = in_rows(k_), v = in_rows(v_);
@@ -627,6 +632,35 @@ giwa_torch::tensor scales_of(const optional_tensor& t, const char* name, const T
   return found;
 }
 
+// Attention of float8_e4m3fn, whose o is bfloat16. An element stands for its value times its scale: (batch or 1, 1, heads).
+std::tuple<Tensor, Tensor> attention_e4m3(const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const optional_tensor& q_scales, const optional_tensor& k_scales,
+                                          const optional_tensor& v_scales, const optional_tensor& slopes,
+                                          const optional_tensor& sinks, const optional_tensor& q_offsets,
+                                          const optional_tensor& k_offsets, int64_t max_q, int64_t left, int64_t right,
+                                          bool bottom_right, double softcap, std::optional<double> scale) {
+  const c10::OptionalDeviceGuard guard(q.device());
+  problem p;
+  p.slopes = slopes, p.sinks = sinks, p.q_offsets = q_offsets, p.k_offsets = k_offsets, p.max_q = max_q;
+  p.left = left, p.right = right, p.bottom_right = bottom_right, p.softcap = softcap, p.scale = scale;
+  prepared ready(q, k, v, p, false, true);
+  call& c = ready.c;
+  const auto set = [&](const optional_tensor& t, const char* name, int64_t heads) -> giwa_torch::tensor {
+    if (!t) return {};
+    TORCH_CHECK_VALUE(t->device() == q.device() && t->scalar_type() == at::kFloat && t->dim() == 3 &&
+                          (t->size(0) == 1 || t->size(0) == c.q.sizes[0]) && t->size(1) == 1 &&
+                          (t->size(2) == 1 || t->size(2) == heads),
+                      "giwa_torch: ", name, " must be float32 on ", q.device(), ", (batch or 1, 1, heads or 1)");
+    return {t->data_ptr(), {t->size(0), 1, t->size(2), 1}, {t->stride(0), 1, t->stride(2), 1}};
+  };
+  c.q_scales = set(q_scales, "q_scales", c.q.sizes[2]);
+  c.k_scales = set(k_scales, "k_scales", c.k.sizes[2]), c.v_scales = set(v_scales, "v_scales", c.k.sizes[2]);
+  const Tensor o = empty_rows(q, v.size(-1), p.partial(), at::kBFloat16), lse = empty_lse(c, q, p.partial());
+  c.o = rows_of(o, false), c.lse = lse.data_ptr<float>();
+  run(giwa_torch::pass_forward, ready.q, c, q.size(-1), v.size(-1), ready.mask, ready.score);
+  return {o, lse};
+}
+
 // Sets what both calls have of a cache, and returns its cache_flag, or 0.
 int set_cache(call& c, const Tensor& k_cache, const Tensor& v_cache, const optional_tensor& k_scales,
               const optional_tensor& v_scales, const optional_tensor& lengths, const optional_tensor& pages,
@@ -697,11 +731,11 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
 }
 
 // Returns the rotated q; an empty tensor if there is no q.
-Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tensor v_cache,
-                       const optional_tensor& lengths, const optional_tensor& pages, const optional_tensor& q_,
-                       const optional_tensor& cos, const optional_tensor& sin, bool interleaved,
-                       const optional_tensor& positions, const optional_tensor& slots, bool heads_first,
-                       const optional_tensor& k_scales, const optional_tensor& v_scales) {
+Tensor append(bool find_scales, const Tensor& k_, const Tensor& v_, Tensor k_cache, Tensor v_cache,
+              const optional_tensor& lengths, const optional_tensor& pages, const optional_tensor& q_,
+              const optional_tensor& cos, const optional_tensor& sin, bool interleaved,
+              const optional_tensor& positions, const optional_tensor& slots, bool heads_first,
+              const optional_tensor& k_scales, const optional_tensor& v_scales) {
   const c10::OptionalDeviceGuard guard(k_.device());
   check_query(k_);
   check(k_, "k", k_, 4), check(v_, "v", k_, 4);
@@ -709,6 +743,7 @@ Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tenso
   call c{};
   c.k = rows_of(k, heads_first), c.v = rows_of(v, heads_first);
   const int flag = set_cache(c, k_cache, v_cache, k_scales, v_scales, lengths, pages, k, k.size(0));
+  c.finds_scales = find_scales;
   Tensor rotated = at::empty({0}, k.options());
   if (q_) {
     check(q, "q", k, 4);
@@ -737,7 +772,26 @@ Tensor append_to_cache(const Tensor& k_, const Tensor& v_, Tensor k_cache, Tenso
       (floats && k.scalar_type() != at::kFloat ? giwa_torch::append_tables_of_float : 0) | flag);
   for (const Tensor& t : {k_cache, v_cache})  // autograd refuses gradients that need what the cache was
     if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+  if (find_scales)
+    for (const Tensor& t : {*k_scales, *v_scales})
+      if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
   return rotated;
+}
+Tensor append_to_cache(const Tensor& k, const Tensor& v, Tensor k_cache, Tensor v_cache, const optional_tensor& lengths,
+                       const optional_tensor& pages, const optional_tensor& q, const optional_tensor& cos,
+                       const optional_tensor& sin, bool interleaved, const optional_tensor& positions,
+                       const optional_tensor& slots, bool heads_first, const optional_tensor& k_scales,
+                       const optional_tensor& v_scales) {
+  return append(false, k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots, heads_first,
+                k_scales, v_scales);
+}
+Tensor append_with_scales(const Tensor& k, const Tensor& v, Tensor k_cache, Tensor v_cache, Tensor k_scales,
+                          Tensor v_scales, const optional_tensor& lengths, const optional_tensor& pages,
+                          const optional_tensor& q, const optional_tensor& cos, const optional_tensor& sin,
+                          bool interleaved, const optional_tensor& positions, const optional_tensor& slots,
+                          bool heads_first) {
+  return append(true, k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots, heads_first,
+                k_scales, v_scales);
 }
 
 }  // namespace
@@ -765,6 +819,14 @@ TORCH_LIBRARY(giwa, m) {
       "Tensor? cos, Tensor? sin, bool interleaved, Tensor? positions, Tensor? slots, bool heads_first, Tensor? "
       "k_scales, "
       "Tensor? v_scales) -> Tensor");
+  m.def(
+      "append_with_scales(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor(c!) k_scales, Tensor(d!) "
+      "v_scales, Tensor? lengths, Tensor? pages, Tensor? q, Tensor? cos, Tensor? sin, bool interleaved, Tensor? "
+      "positions, Tensor? slots, bool heads_first) -> Tensor");
+  m.def(
+      "attention_e4m3(Tensor q, Tensor k, Tensor v, Tensor? q_scales, Tensor? k_scales, Tensor? v_scales, Tensor? "
+      "slopes, Tensor? sinks, Tensor? q_offsets, Tensor? k_offsets, int max_q, int left, int right, bool bottom_right, "
+      "float softcap, float? scale) -> (Tensor, Tensor)");
 }
 namespace {
 void implement(torch::Library& m) {
@@ -773,6 +835,8 @@ void implement(torch::Library& m) {
   m.impl("make_block_map", &make_block_map);
   m.impl("attention_cached", &attention_cached);
   m.impl("append_to_cache", &append_to_cache);
+  m.impl("append_with_scales", &append_with_scales);
+  m.impl("attention_e4m3", &attention_e4m3);
 }
 }  // namespace
 TORCH_LIBRARY_IMPL(giwa, CPU, m) { implement(m); }
@@ -782,6 +846,7 @@ TORCH_LIBRARY_IMPL(giwa, AutocastCUDA, m) { m.impl("attention", &attention_autoc
 TORCH_LIBRARY_IMPL(giwa, Autograd, m) {
   m.impl("attention", &attention_autograd);
   // Refuse gradients of gradients, and of what reads a cache.
-  for (const char* name : {"attention_backward", "attention_cached", "append_to_cache"})
+  for (const char* name :
+       {"attention_backward", "attention_cached", "append_to_cache", "append_with_scales", "attention_e4m3"})
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
 }

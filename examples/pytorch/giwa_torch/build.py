@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).resolve().parent
-ELEMENTS = ("giwa::fp16", "giwa::bf16", "float")  # in the order of binding.cpp
-DTYPES = ("fp16", "bf16", "fp32")
+ELEMENTS = ("giwa::fp16", "giwa::bf16", "float", "giwa::e4m3")  # in the order of binding.cpp
+DTYPES = ("fp16", "bf16", "fp32", "e4m3")
 PASSES = ("forward", "backward", "cached", "append", "block_map")
 MASKS = ("no mask", "causal", "band", "mask tensor", "mask of bits", "block map")
 SCORES = ("softcap", "alibi", "bias", "alibi gradient", "bias gradient", "dropout", "float32 bias",

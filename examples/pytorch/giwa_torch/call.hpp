@@ -69,8 +69,10 @@ struct call {
   bool any_order;  // of the sums of dq
   // A cache, (sequences or pages, keys of one, kv heads, head size), whose lengths are k_lengths.
   tensor k_cache, v_cache;
-  tensor k_scales, v_scales;  // of an 8-bit cache, of float: (sequences or pages, keys of one, kv heads, 1)
-  const int* pages;           // (sequences, pages_most)
+  // Of float: of an 8-bit cache, (sequences or pages, keys of one, kv heads, 1); of q, k and v of e4m3, (sequences or 1, 1, heads, 1).
+  tensor q_scales, k_scales, v_scales;
+  bool finds_scales;  // append_to_cache() writes k_scales and v_scales
+  const int* pages;   // (sequences, pages_most)
   std::int64_t pages_stride, pages_most;
   // Rows k and v appended to it; q is rotated into o. Of each row: its position, its slot in the cache.
   const int *positions, *slots;

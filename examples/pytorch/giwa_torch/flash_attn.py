@@ -33,11 +33,16 @@ def weights_of(attend, position, keys, v, dropout_p, seed):
 
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
-                    deterministic=False, return_attn_probs=False):
+                    deterministic=False, return_attn_probs=False, q_descale=None, k_descale=None, v_descale=None):
     """q (batch, length, heads, head size), k and v (batch, their length, kv heads, head size). causal and window_size align the last
-    query with the last key. With `deterministic` gradients have the same bits in every run. return_attn_probs, for tests:
+    query with the last key. With `deterministic` gradients have the same bits in every run. q, k and v of float8_e4m3fn have
+    descales, float32, (batch, kv heads), an o of bfloat16 and no gradients. return_attn_probs, for tests:
     (o, lse, weights); weights are (batch, heads, queries, keys), negative where dropped, and empty without dropout."""
     left, right = sides(causal, window_size)
+    if q.dtype == torch.float8_e4m3fn:
+        return attend_to_e4m3(q, k, v, (q_descale, k_descale, v_descale), alibi_slopes, None, None, 0, left, right, softcap, softmax_scale,
+                              dropout_p, return_attn_probs)
+    refuse(**{"descales without float8_e4m3fn": any(x is not None for x in (q_descale, k_descale, v_descale))})
     seed = seed_of(dropout_p, q)
     attend = lambda v, p, seed: operator(q, k, v, None, None, alibi_slopes, None, None, None, None, None, None, 0, left, right, True,
                                          softcap, softmax_scale, False, p, seed, deterministic)
@@ -62,7 +67,7 @@ def flash_attn_qkvpacked_func(qkv, *arguments, **keywords):
 
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
                            causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
-                           return_attn_probs=False, block_table=None):
+                           return_attn_probs=False, block_table=None, q_descale=None, k_descale=None, v_descale=None):
     """q (all rows, heads, head size), k and v (all rows, kv heads, head size); with a block_table, k and v are pages (pages, keys of
     a page, kv heads, head size), and there are no gradients. max_seqlen_q is a hint, and max_seqlen_k is not used, but for the size of
     the weights of return_attn_probs, (sequences, heads, max_seqlen_q, max_seqlen_k)."""
@@ -73,6 +78,10 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                                   alibi_slopes=alibi_slopes, softcap=softcap, scale=softmax_scale, q_offsets=cu_seqlens_q,
                                   max_q=max_seqlen_q, return_lse=True)
         return (o, lse, q.new_empty(0)) if return_attn_probs else o
+    if q.dtype == torch.float8_e4m3fn:
+        return attend_to_e4m3(q, k, v, (q_descale, k_descale, v_descale), alibi_slopes, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, left,
+                              right, softcap, softmax_scale, dropout_p, return_attn_probs)
+    refuse(**{"descales without float8_e4m3fn": any(x is not None for x in (q_descale, k_descale, v_descale))})
     seed = seed_of(dropout_p, q)
     attend = lambda v, p, seed: operator(q, k, v, None, None, alibi_slopes, None, cu_seqlens_q, cu_seqlens_k, None, None, None,
                                          max_seqlen_q, left, right, True, softcap, softmax_scale, False, p, seed, deterministic)
@@ -105,6 +114,17 @@ def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, *arguments, **
     return flash_attn_varlen_func(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *arguments, **keywords)
 
 
+def attend_to_e4m3(q, k, v, scales, alibi_slopes, q_offsets, k_offsets, max_q, left, right, softcap, scale, dropout_p, return_lse):
+    """o is bfloat16, as FlashAttention-3's. q_descale is (batch, kv heads): heads of q share that of their head of k."""
+    refuse(**{"dropout_p with float8_e4m3fn": dropout_p})
+    scales = [descales(x, q_offsets is None) for x in scales]
+    if scales[0] is not None and scales[0].shape[2] > 1:
+        scales[0] = scales[0].repeat_interleave(q.shape[-2] // scales[0].shape[2], 2)
+    o, lse = torch.ops.giwa.attention_e4m3.default(q, k, v, *scales, alibi_slopes, None, q_offsets, k_offsets, max_q, left, right, True,
+                                                   softcap, scale)
+    return (o, lse, o.new_empty(0)) if return_lse else o
+
+
 def descales(x, by_sequence):
     """Scales of a cache, (batch, 1, kv heads) with a batch of 1 where all sequences have the same, from (batch, kv heads)."""
     if x is None:
@@ -113,7 +133,7 @@ def descales(x, by_sequence):
         raise ValueError(f"giwa_torch: a descale must be (batch, kv heads), it is {tuple(x.shape)}")
     if x.shape[0] == 1 or x.stride(0) == 0:
         return x[:1, None]
-    refuse(**{"a descale for each sequence with block_table, cache_batch_idx or cache_leftpad": not by_sequence})
+    refuse(**{"a descale for each sequence with block_table, cache_batch_idx, cache_leftpad or cu_seqlens_q": not by_sequence})
     return x[:, None]
 
 

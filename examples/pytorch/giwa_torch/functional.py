@@ -58,6 +58,16 @@ def _(k, v, k_cache, v_cache, lengths, pages, q, *others):
     return k.new_empty(0) if q is None else empty_rows(q, q.shape[-1])
 
 
+@torch.library.register_fake("giwa::append_with_scales")
+def _(k, v, k_cache, v_cache, k_scales, v_scales, lengths, pages, q, *others):
+    return k.new_empty(0) if q is None else empty_rows(q, q.shape[-1])
+
+
+@torch.library.register_fake("giwa::attention_e4m3")
+def _(q, k, v, *others):
+    return empty_rows(q, v.shape[-1]).to(torch.bfloat16), empty_lse(q, False)
+
+
 def draw_seed(q):
     return torch.randint(2 ** 62, (1,), device=q.device)
 
@@ -173,7 +183,7 @@ def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, w
 
 
 def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=None, sin=None, interleaved=False, positions=None,
-                    slots=None, heads_first=False, k_scales=None, v_scales=None):
+                    slots=None, heads_first=False, k_scales=None, v_scales=None, find_scales=False):
     """Writes keys and values of new tokens into a cache. Returns q, rotated, or an empty tensor if q is None.
 
     k, v      (batch, new tokens, kv heads, head size). Token i of n of a sequence becomes key lengths[b] - n + i; it is not written
@@ -186,8 +196,12 @@ def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=
               it is written to; none if negative
 
     The cache, pages and scales are those of attention_cached(). What is written to a cache of float8_e4m3fn, int8 or uint8 is divided by
-    the scale, rounded to nearest even, and limited to 448, 127 or 7.
+    the scale, rounded to nearest even, and limited to 448, 127 or 7. With find_scales the call finds the scale of each new token and
+    head, its largest magnitude over 448, 127 or 7, and writes it to k_scales and v_scales, (pages or batch, keys, kv heads).
     """
+    if find_scales:
+        return torch.ops.giwa.append_with_scales.default(k, v, k_cache, v_cache, k_scales, v_scales, lengths, pages, q, cos, sin,
+                                                         interleaved, positions, slots, heads_first)
     return torch.ops.giwa.append_to_cache.default(k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots,
                                                   heads_first, k_scales, v_scales)
 

@@ -26,6 +26,8 @@
 namespace {
 
 using element = GIWA_TORCH_ELEMENT;
+// Of e4m3, as FlashAttention-3 has it.
+using output = giwa::stdlib::conditional_t<giwa::stdlib::same_as<element, giwa::e4m3>, giwa::bf16, element>;
 using giwa::int64;
 using giwa_torch::call;
 using giwa_torch::tensor;
@@ -34,7 +36,7 @@ constexpr int score_flags = GIWA_TORCH_SCORE;
 
 constexpr bool has(int flag) { return (score_flags & flag) != 0; }
 
-using bias_element = giwa::stdlib::conditional_t<has(giwa_torch::score_bias_float), float, element>;
+using bias_element = giwa::stdlib::conditional_t<has(giwa_torch::score_bias_float), float, output>;
 
 template <class T>
 giwa::tensor_view<T, 4> view_of(const tensor& t) {
@@ -215,6 +217,12 @@ void set_scale(const call& c, Options& options) {
   if (c.has_scale) options.scale = c.scale;
 }
 
+template <class T = const float>
+giwa::tensor_view<T, 3> scales_of(const tensor& t) {
+  if (t.data == nullptr) return {};
+  return {static_cast<T*>(t.data), {t.sizes[0], t.sizes[1], t.sizes[2]}, {t.strides[0], t.strides[1], t.strides[2]}};
+}
+
 #if GIWA_TORCH_PASS == 0
 
 int64 bytes_of(const call& c) {
@@ -223,12 +231,13 @@ int64 bytes_of(const call& c) {
   };
   if (c.q_offsets != nullptr)
     return bytes(packed_view_of<const element>(c.q), packed_view_of<const element>(c.k),
-                 packed_view_of<const element>(c.v), packed_view_of<element>(c.o));
+                 packed_view_of<const element>(c.v), packed_view_of<output>(c.o));
   return bytes(view_of<const element>(c.q), view_of<const element>(c.k), view_of<const element>(c.v),
-               view_of<element>(c.o));
+               view_of<output>(c.o));
 }
 giwa::status run(const call& c) {
   giwa::attention_options options;
+  options.scales = {.q = scales_of(c.q_scales), .k = scales_of(c.k_scales), .v = scales_of(c.v_scales)};
   set_scale(c, options);
   options.lse = lse_of(c, c.lse);
   options.sinks = heads_of(c, c.sinks);
@@ -241,9 +250,9 @@ giwa::status run(const call& c) {
   };
   if (c.q_offsets != nullptr)
     return attend(packed_view_of<const element>(c.q), packed_view_of<const element>(c.k),
-                  packed_view_of<const element>(c.v), packed_view_of<element>(c.o));
+                  packed_view_of<const element>(c.v), packed_view_of<output>(c.o));
   return attend(view_of<const element>(c.q), view_of<const element>(c.k), view_of<const element>(c.v),
-                view_of<element>(c.o));
+                view_of<output>(c.o));
 }
 
 #elif GIWA_TORCH_PASS == 1
@@ -311,12 +320,6 @@ using cache_element = giwa::stdlib::conditional_t<
     giwa::stdlib::conditional_t<has(giwa_torch::cache_int8), giwa::int8_code,
                                 giwa::stdlib::conditional_t<has(giwa_torch::cache_int4), giwa::int4_pair, element>>>;
 
-giwa::tensor_view<const float, 3> scales_of(const tensor& t) {
-  if (t.data == nullptr) return {};
-  return {static_cast<const float*>(t.data),
-          {t.sizes[0], t.sizes[1], t.sizes[2]},
-          {t.strides[0], t.strides[1], t.strides[2]}};
-}
 template <class Element>
 giwa::kv_cache<Element> cache_of(const call& c) {
   giwa::kv_cache<Element> cache;
@@ -380,6 +383,7 @@ giwa::status run(const call& c) {
     options.q = view_of<element>(c.q);
     options.q_to = view_of<element>(c.o);
   }
+  if (c.finds_scales) options.k_scales = scales_of<float>(c.k_scales), options.v_scales = scales_of<float>(c.v_scales);
   const int64 rows = c.k.sizes[0] * c.k.sizes[1];
   if (c.positions != nullptr) options.positions = giwa::tensor_view<const int, 1>(c.positions, {rows});
   if (c.slots != nullptr) options.slots = giwa::tensor_view<const int, 1>(c.slots, {rows});

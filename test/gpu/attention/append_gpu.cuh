@@ -15,7 +15,7 @@ struct gpu_memory {
   gpu_array<Element> k, v;
   gpu_array<int> lengths, indices, page_offsets, row_offsets, slots, positions;
   gpu_array<int64> wide_slots, wide_positions;
-  gpu_array<float> k_scales, v_scales, cos, sin;
+  gpu_array<float> k_scales, v_scales, cos, sin, k_mean;
 
   explicit gpu_memory(const append_memory<T, Element>& m)
       : k_new(m.k_new),
@@ -35,13 +35,14 @@ struct gpu_memory {
         k_scales(m.k_scales),
         v_scales(m.v_scales),
         cos(m.cos),
-        sin(m.sin) {}
+        sin(m.sin),
+        k_mean(m.k_mean) {}
 
   append_pointers<T, Element> pointers() const {
     return {k_new.data(),    v_new.data(),     q.data(),          q_to.data(),           k.data(),
             v.data(),        lengths.data(),   indices.data(),    page_offsets.data(),   row_offsets.data(),
             slots.data(),    positions.data(), wide_slots.data(), wide_positions.data(), k_scales.data(),
-            v_scales.data(), cos.data(),       sin.data()};
+            v_scales.data(), cos.data(),       sin.data(),        k_mean.data()};
   }
   // What a call may write.
   void read_back(append_memory<T, Element>& m) const {
@@ -50,6 +51,8 @@ struct gpu_memory {
     m.q_to = q_to.to_host();
     m.k = k.to_host();
     m.v = v.to_host();
+    m.k_scales = k_scales.to_host();
+    m.v_scales = v_scales.to_host();
   }
 };
 

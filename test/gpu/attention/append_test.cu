@@ -32,7 +32,8 @@ bool same_numbers(const std::vector<T>& a, const std::vector<T>& b) {
 template <class T, class Element>
 bool same_memory(const append_memory<T, Element>& a, const append_memory<T, Element>& b) {
   return same_numbers(a.k_new, b.k_new) && same_numbers(a.q, b.q) && same_numbers(a.q_to, b.q_to) &&
-         same_numbers(a.k, b.k) && same_numbers(a.v, b.v);
+         same_numbers(a.k, b.k) && same_numbers(a.v, b.v) && same_numbers(a.k_scales, b.k_scales) &&
+         same_numbers(a.v_scales, b.v_scales);
 }
 
 struct on_stream {
@@ -63,7 +64,29 @@ TEST_CASE("rows are appended on the GPU to an 8-bit cache, divided by scales of 
   CHECK(append_failures<bf16, int8_code>(scale_cases(), on_stream{}) == "");
 }
 
-TEST_CASE("pairs of integers appended on the GPU are those of 8 bits, limited to 7") {
+TEST_CASE("rows are appended on the GPU to an 8-bit cache with scales that the call finds") {
+  CHECK(append_failures<bf16, e4m3>(found_scale_cases(), on_stream{}) == "");
+  CHECK(append_failures<fp16, int8_code>(found_scale_cases(), on_stream{}) == "");
+  CHECK(append_failures<float, int8_code>(found_scale_cases(), on_stream{}) == "");
+  CHECK(append_failures<bf16, int8_code>(transformed_cases(), on_stream{}) == "");
+  CHECK(append_failures<float, e4m3>(transformed_cases(), on_stream{}) == "");
+}
+
+TEST_CASE("pairs of integers appended on the GPU with scales that the call finds are those of quantize") {
+  const append_pairs<bf16> x;
+  const auto on = [&](const gpu_array<bf16>& k_new, const gpu_array<bf16>& v_new) {
+    const giwa::stream s = new_stream();
+    const gpu_array k(x.k4), v(x.v4);
+    const gpu_array of_k(std::vector<float>(x.k4.size(), NAN)), of_v(std::vector<float>(x.k4.size(), NAN));
+    giwa::throw_if_failed(
+        x.call_with_scales(s, k_new.data(), v_new.data(), of_k.data(), of_v.data(), k.data(), v.data()));
+    check_cuda(cudaStreamSynchronize(s));
+    return x.fault_of_scales(k.to_host(), of_k.to_host());
+  };
+  CHECK(on(gpu_array(x.k_new), gpu_array(x.v_new)) == "");
+}
+
+TEST_CASE("pairs of integers appended on the GPU are are those of 8 bits, limited to 7") {
   const auto append = [](auto x, const auto& rotary) {
     const giwa::stream s = new_stream();
     const gpu_array k_new(x.k_new), v_new(x.v_new);

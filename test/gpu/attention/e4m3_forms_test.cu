@@ -1,99 +1,10 @@
 // SPDX-License-Identifier: MIT
 // attention_forward of e4m3 by tensor cores in every form of a call: packed and padded sequences, dropout, score modifiers, masks,
 // sinks, head sizes of v, and what is not aligned; each row against the reference.
-#include <giwa/attention.cuh>
-
-#include "host/attention/e4m3_cases.hpp"
+#include "gpu/attention/e4m3_gpu.cuh"
 #include "support/catch.hpp"
-#include "support/gpu.cuh"
 
 using namespace giwa_test;
-using giwa::bf16;
-using giwa::fp16;
-
-namespace {
-
-/// Runs a case on a GPU, and returns its message where it is refused. Its o and lse are copied back.
-template <int HeadSize, int HeadSizeV, class O, class Mask, class Score>
-std::string run_on_gpu(attention_case<e4m3, O>& c, const Mask& mask, const Score& score) {
-  const giwa::stream s = new_stream();
-  c.clear_outputs();
-  const gpu_array<e4m3> q(c.q.memory), k(c.k.memory), v(c.v.memory);
-  const gpu_array<O> o(c.o.memory);
-  const gpu_array<float> lse(c.lse.memory), sinks(c.sinks.memory);
-  const gpu_array<int> q_offsets(c.q_offsets), k_offsets(c.k_offsets), q_used(c.options.q_used),
-      k_used(c.options.k_used), k_index(c.options.k_index);
-  giwa::detail::attention_views<e4m3, O> a = c.views();
-  a.q = c.q.at(q.data()), a.k = c.k.at(k.data()), a.v = c.v.at(v.data()), a.o = c.o.at(o.data());
-  if (c.packed()) a.packed.q_offsets = q_offsets.data(), a.packed.k_offsets = k_offsets.data();
-  if (!c.options.q_used.empty()) a.packed.q_lengths = q_used.data();
-  if (!c.options.k_used.empty()) a.packed.k_lengths = k_used.data();
-  if (!c.options.k_index.empty()) a.packed.k_batch_index = k_index.data();
-  giwa::attention_options options = c.call_options();
-  options.lse = c.lse.at(lse.data());
-  if (c.options.sinks) options.sinks = c.sinks.at(sinks.data());
-  const giwa::status state = forward_of<HeadSize, HeadSizeV>(static_cast<cudaStream_t>(s), a, mask, score, options);
-  if (!state.ok()) return giwa::format_status(state).c_str();
-  giwa::throw_if_failed(giwa::synchronize(s));
-  c.o.memory = o.to_host(), c.lse.memory = lse.to_host();
-  return "";
-}
-
-// A weight is rounded to e4m3 by at most 2^-4 of itself, and the tensor cores' sums lose about 2^-6 of sum |p v| in 768 keys.
-constexpr double of_sum = 0x1p-4 + 0x1p-6;
-// The errors of weights are independent and for values of mean 0 add up as squares: 2.2 to 2.5 % of o were measured.
-constexpr double relative_rms = 0.035;
-
-/// What is wrong with o and lse, or nothing.
-template <class O>
-std::string fault_against(const attention_case<e4m3, O>& c, const attention_answers& a) {
-  const auto o = c.o.template elements<double>();
-  const auto lse = rows_of(c.lse.template elements<float>(), c.options);
-  const auto width = static_cast<std::size_t>(c.options.head_size_v);
-  const double of_output = std::is_same_v<O, bf16> ? 0x1p-8 : std::is_same_v<O, fp16> ? 0x1p-11 : 0;
-  double squares = 0, answers = 0;
-  std::ostringstream fault;
-  for (std::size_t row = 0; row < a.lse.size() && fault.str().empty(); ++row) {
-    const row_scale& scale = a.scales[row];
-    for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
-      const double right = a.o[i];
-      if (std::isnan(right) != std::isnan(o[i])) {
-        fault << "row " << row << ": " << o[i] << " instead of " << right;
-        break;
-      }
-      if (std::isnan(right)) continue;
-      const double distance = std::fabs(o[i] - right);
-      if (!(distance <= of_sum * static_cast<double>(scale.sum) + of_output * std::fabs(right) + 1e-6)) {
-        fault << "row " << row << ": " << o[i] << " instead of " << right << ", sum " << scale.sum;
-        break;
-      }
-      squares += distance * distance, answers += right * right;
-    }
-    const double right = static_cast<double>(a.lse[row]), seen = static_cast<double>(lse[row]);
-    const bool same = seen == right || (std::isnan(seen) && std::isnan(right));
-    if (c.options.lse && !same && !(std::fabs(seen - right) <= 1e-3 + 0x1p-10 * static_cast<double>(scale.score)))
-      fault << "lse of row " << row << ": " << seen << " instead of " << right;
-  }
-  if (fault.str().empty() && !(squares <= relative_rms * relative_rms * answers))
-    fault << "relative RMS " << std::sqrt(squares / answers);
-  if (c.o.written_outside() + c.lse.written_outside() != 0) fault << "bytes were written outside the output";
-  if (!fault.str().empty()) fault << "; " << c.options.text();
-  return fault.str();
-}
-/// `on_gpu` is `score` with pointers that a kernel reads.
-template <int HeadSize, class O, int HeadSizeV = HeadSize, class Mask, class Score>
-std::string fault_of(case_options options, const Mask& mask, const Score& score, const Score& on_gpu) {
-  options.head_size = HeadSize, options.head_size_v = HeadSizeV;
-  attention_case<e4m3, O> c(options);
-  if (const std::string refused = run_on_gpu<HeadSize, HeadSizeV>(c, mask, on_gpu); !refused.empty()) return refused;
-  return fault_against(c, answers_of(c, mask, score));
-}
-template <int HeadSize, class O, int HeadSizeV = HeadSize, class Mask, class Score = giwa::plain_score>
-std::string fault_of(const case_options& options, const Mask& mask, const Score& score = {}) {
-  return fault_of<HeadSize, O, HeadSizeV>(options, mask, score, score);
-}
-
-}  // namespace
 
 TEST_CASE("packed sequences of e4m3 by tensor cores") {
   case_options packed = e4m3_options(1, 1, 128);

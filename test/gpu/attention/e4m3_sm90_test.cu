@@ -1,63 +1,14 @@
 // SPDX-License-Identifier: MIT
 // attention_forward of e4m3 on a GPU with its scales: long sums, repairs, NaN, and rows that are alone or in company.
-#include <giwa/attention.cuh>
-
 #include <algorithm>
 
-#include "gpu/attention/late_copies.cuh"
-#include "host/attention/e4m3_scales_cases.hpp"
+#include "gpu/attention/e4m3_gpu.cuh"
 #include "support/catch.hpp"
-#include "support/gpu.cuh"
 #include "support/same_bits.hpp"
 
 using namespace giwa_test;
-using giwa::bf16;
-using giwa::fp16;
 
 namespace {
-
-using t8 = tensor_view<const e4m3, 4>;
-
-template <class O>
-struct outputs {
-  std::vector<O> o;
-  std::vector<float> lse;
-};
-/// Runs a problem; a refusal fails the test. `is_late`: the kernel before the call writes all inputs after the call has begun.
-template <int Size, class O, class Mask>
-outputs<O> run(const scaled_problem& p, const Mask& mask, bool is_late = false) {
-  const giwa::stream s = new_stream();
-  const gpu_array<e4m3> q(p.q), k(p.k), v(p.v);
-  const gpu_array<float> qs(p.q_scales), ks(p.k_scales), vs(p.v_scales), channel(p.v_channel), mean(p.v_mean),
-      sinks(p.sinks);
-  const gpu_array<e4m3> right_q(p.q), right_k(p.k), right_v(p.v);
-  const gpu_array<float> right_qs(p.q_scales), right_ks(p.k_scales), right_vs(p.v_scales), right_channel(p.v_channel),
-      right_mean(p.v_mean);
-  const gpu_array<O> o(std::vector<O>(p.q.size(), giwa::convert<O>{}(NAN)));
-  const gpu_array<float> lse(std::vector<float>(static_cast<std::size_t>(p.batch * p.heads * p.queries), NAN));
-  const gpu_array<unsigned char> workspace(std::vector<unsigned char>(64));
-  giwa::attention_options options;
-  options.lse = {lse.data(), {p.batch, p.heads, p.queries}};
-  options.align = giwa::alignment::bottom_right;
-  options.workspace = {workspace.data(), {64}};
-  options.scales = p.scales(qs.data(), ks.data(), vs.data(), channel.data(), mean.data());
-  if (!p.sinks.empty()) options.sinks = {sinks.data(), {p.heads}};
-  if (is_late) {
-    const late_copies copies{{late(q, right_q), late(k, right_k), late(v, right_v), late(qs, right_qs),
-                              late(ks, right_ks), late(vs, right_vs), late(channel, right_channel),
-                              late(mean, right_mean)}};
-    for (const late_copy& c : copies.of)
-      if (c.bytes != 0) check_cuda(cudaMemset(c.to, 0xff, c.bytes));
-    launch_late_copies(s, copies);
-  }
-  const giwa::status state = giwa::attention_forward<Size>(
-      static_cast<cudaStream_t>(s), t8(q.data(), {p.batch, p.queries, p.heads, Size}),
-      t8(k.data(), {p.batch, p.keys, p.kv_heads, Size}), t8(v.data(), {p.batch, p.keys, p.kv_heads, Size}),
-      tensor_view<O, 4>(o.data(), {p.batch, p.queries, p.heads, Size}), mask, giwa::plain_score{}, options);
-  REQUIRE(state.ok());
-  giwa::throw_if_failed(giwa::synchronize(s));
-  return {o.to_host(), lse.to_host()};
-}
 
 /// The relative RMS error of o against fp64, for every `every`-th query; 1 where NaN is elsewhere or lse is off.
 template <int Size, class O, class Mask>
@@ -68,7 +19,7 @@ double error_of(const scaled_problem& p, const Mask& mask, int64 every = 1) {
   };
   std::vector<double> right, right_lse;
   p.answer(sees, right, right_lse, every);
-  const outputs<O> got = run<Size, O>(p, mask);
+  const outputs<O> got = run_scaled<Size, O>(p, mask);
   std::vector<float> o, lse;
   for (const O x : got.o) o.push_back(giwa::convert<float>{}(x));
   for (std::size_t i = 0; i < got.lse.size(); ++i) lse.push_back(std::isnan(right_lse[i]) ? NAN : got.lse[i]);
@@ -155,11 +106,11 @@ TEST_CASE("scores that grow from tile to tile raise m") {
 TEST_CASE("a row of e4m3 has the same bits alone and in company") {
   scaled_problem p = problem_of<128>(192, 3000, 1, {}, 4);
   p.batch = 1, p.draw();
-  const auto all = run<128, float>(p, giwa::full{});
+  const auto all = run_scaled<128, float>(p, giwa::full{});
   scaled_problem few = p;
   few.queries = 64;
   few.q.assign(p.q.begin() + 64 * 4 * 128, p.q.begin() + 128 * 4 * 128);
-  const auto some = run<128, float>(few, giwa::full{});
+  const auto some = run_scaled<128, float>(few, giwa::full{});
   CHECK(same_bits(some.o, std::vector<float>(all.o.begin() + 64 * 4 * 128, all.o.begin() + 128 * 4 * 128)));
 }
 
@@ -177,12 +128,12 @@ TEST_CASE("NaN of e4m3 in masked and in seen values") {
 TEST_CASE("a scale of keys that a row does not see does not reach it") {
   constexpr float inf = std::numeric_limits<float>::infinity();
   scaled_problem p = problem_of<128>(150, 150, 1, {.k = true, .k_rows = 64});
-  const auto right = run<128, float>(p, giwa::causal{});
+  const auto right = run_scaled<128, float>(p, giwa::causal{});
   constexpr std::size_t seen =
       std::size_t{128} * 4 * 128;  // elements of o of rows that see keys 0 to 127 of the first sequence
   for (const float hostile : {NAN, inf, -inf, 3e38f, 0.0f, 1e-42f}) {
     p.k_scales[2 * 2] = p.k_scales[2 * 2 + 1] = hostile;  // keys 128 to 149
-    const auto got = run<128, float>(p, giwa::causal{});
+    const auto got = run_scaled<128, float>(p, giwa::causal{});
     CHECK(same_bits(std::vector<float>(got.o.begin(), got.o.begin() + seen),
                     std::vector<float>(right.o.begin(), right.o.begin() + seen)));
     const bool has_nan = std::isnan(got.o[seen + 5]);
@@ -196,9 +147,10 @@ TEST_CASE("inputs and scales of e4m3 that the kernel before the call writes late
   const scale_kinds all = {
       .q = true, .k = true, .v = true, .v_channel = true, .v_mean = true, .q_rows = 1, .k_rows = 64};
   const scaled_problem p = problem_of<128>(300, 700, 1, all), wide = problem_of<256>(150, 300, 1, all);
-  const auto on_time = run<128, float>(p, giwa::causal{}), is_late = run<128, float>(p, giwa::causal{}, true);
+  const auto on_time = run_scaled<128, float>(p, giwa::causal{}),
+             is_late = run_scaled<128, float>(p, giwa::causal{}, true);
   CHECK((same_bits(on_time.o, is_late.o) && same_bits(on_time.lse, is_late.lse)));
-  const auto wide_on_time = run<256, float>(wide, giwa::causal{}),
-             wide_late = run<256, float>(wide, giwa::causal{}, true);
+  const auto wide_on_time = run_scaled<256, float>(wide, giwa::causal{}),
+             wide_late = run_scaled<256, float>(wide, giwa::causal{}, true);
   CHECK((same_bits(wide_on_time.o, wide_late.o) && same_bits(wide_on_time.lse, wide_late.lse)));
 }

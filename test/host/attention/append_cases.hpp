@@ -45,8 +45,10 @@ struct append_case {
   int64 page_size = 4;  // with pages
   bool packed = false, heads_first = false, fused = false, hostile = false, lengths = true;
   bool slots = false, positions = false, wide = false;
-  int64 gap = 0;    // elements between heads: odd ones leave no room for vectors
-  int scales = -1;  // bit d: dimension d of the scales has the size of the cache; -1: no scales
+  int64 gap = 0;              // elements between heads: odd ones leave no room for vectors
+  int scales = -1;            // bit d: dimension d of the scales has the size of the cache; -1: no scales
+  bool finds_scales = false;  // the call finds scales of every size, and writes them
+  bool k_mean = false, hadamard = false;
 };
 
 /// The memory of a call.
@@ -56,7 +58,7 @@ struct append_memory {
   std::vector<Element> k, v;
   std::vector<int> lengths, indices, page_offsets, row_offsets, slots, positions;
   std::vector<int64> wide_slots, wide_positions;
-  std::vector<float> k_scales, v_scales, cos, sin;
+  std::vector<float> k_scales, v_scales, cos, sin, k_mean;
 };
 /// Where it is.
 template <class T, class Element>
@@ -65,14 +67,14 @@ struct append_pointers {
   Element *k, *v;
   int *lengths, *indices, *page_offsets, *row_offsets, *slots, *positions;
   int64 *wide_slots, *wide_positions;
-  float *k_scales, *v_scales, *cos, *sin;
+  float *k_scales, *v_scales, *cos, *sin, *k_mean;
 };
 template <class T, class Element>
 append_pointers<T, Element> pointers_to(append_memory<T, Element>& m) {
   return {m.k_new.data(),    m.v_new.data(),     m.q.data(),          m.q_to.data(),           m.k.data(),
           m.v.data(),        m.lengths.data(),   m.indices.data(),    m.page_offsets.data(),   m.row_offsets.data(),
           m.slots.data(),    m.positions.data(), m.wide_slots.data(), m.wide_positions.data(), m.k_scales.data(),
-          m.v_scales.data(), m.cos.data(),       m.sin.data()};
+          m.v_scales.data(), m.cos.data(),       m.sin.data(),        m.k_mean.data()};
 }
 
 template <class T>
@@ -103,6 +105,7 @@ class append_data {
     for (std::size_t i = 3; i < memory.v_new.size(); i += 97)
       memory.v_new[i] = giwa::convert<T>{}(i % 2 == 0 ? INFINITY : NAN);
     memory.q_to = memory.q;
+    for (int64 i = 0; i < c.kv_heads * c.size; ++i) memory.k_mean.push_back(0.25f * static_cast<float>(i * 5 % 9 - 4));
     in_place = c.fused;
     make_sequences();
     make_cache();
@@ -137,6 +140,11 @@ class append_data {
     }
     if (c.lengths) a.cache.lengths = p.lengths;
     if (c.scales >= 0) a.cache.scales = {scale_view(p.k_scales), scale_view(p.v_scales)};
+    const giwa::index<3> sizes{elements(), page_rows(), c.kv_heads};
+    if (c.finds_scales) a.k_scales = {p.k_scales, sizes};
+    if (c.finds_scales && c.size_v > 0) a.v_scales = {p.v_scales, sizes};
+    if (c.k_mean) a.k_mean = {p.k_mean, {c.kv_heads, c.size}};
+    a.hadamard = c.hadamard;
     a.is_packed = c.packed;
     if (c.packed) a.packed = {p.row_offsets, sequences(), 0};
     if (c.slots)
@@ -167,6 +175,8 @@ class append_data {
     const auto a = views(p);
     return with_rotary(p, [&](const auto& rotary) {
       giwa::append_options<T> options{.positions = a.positions, .slots = a.slots};
+      options.k_scales = a.k_scales, options.v_scales = a.v_scales, options.k_mean = a.k_mean;
+      options.hadamard = a.hadamard;
       if (!c.packed) {
         if (c.heads > 0) options.q = a.q, options.q_to = a.q_to;
         return giwa::append_to_cache(where, a.cache, a.k, a.v, rotary, options);
@@ -187,26 +197,38 @@ class append_data {
     for (int64 row = 0; row < all_rows_; ++row) {
       const auto [batch, r] = source_of(row);
       const int64 position = position_of(row);
-      for (int64 h = 0; h < c.heads; ++h)
+      for (int64 h = 0; h < c.heads; ++h) {
+        const std::vector<expected> want = changed(before.q, batch, r, h, position, false);
         for (int64 d = 0; d < c.size; ++d) {
-          const std::string wrong =
-              in_sequence(row) ? difference(got.q_to(batch, r, h, d), rotated(before.q, batch, r, h, d, position), 1)
-                               : difference(got.q_to(batch, r, h, d), {before.q_to(batch, r, h, d)}, 1);
+          const std::string wrong = in_sequence(row)
+                                        ? difference(got.q_to(batch, r, h, d), want[static_cast<std::size_t>(d)], 1)
+                                        : difference(got.q_to(batch, r, h, d), {before.q_to(batch, r, h, d)}, 1);
           if (!wrong.empty()) return "q " + at(row, h, d) + wrong;
         }
+      }
       const auto [element, key] = place_of(row);
       if (element < 0) continue;
+      const giwa::cache_scales& scales = c.finds_scales ? got.cache.scales : before.cache.scales;
       for (int64 h = 0; h < c.kv_heads; ++h) {
+        const std::vector<expected> want = changed(before.k, batch, r, h, position, true);
+        if (c.finds_scales) {
+          double of_k = 0, of_v = 0;
+          for (const expected& e : want) of_k = larger(of_k, e.want);
+          for (int64 d = 0; d < (before.has_v() ? c.size_v : 0); ++d)
+            of_v = larger(of_v, number(before.v(batch, r, h, d)));
+          if (!is_scale(scales.k(element, key, h), of_k) ||
+              (before.has_v() && !is_scale(scales.v(element, key, h), of_v)))
+            return "scale " + at(row, h, 0);
+        }
         for (int64 d = 0; d < c.size; ++d) {
-          const std::string wrong =
-              difference(got.cache.k(element, key, h, d), rotated(before.k, batch, r, h, d, position),
-                         scale(before.cache.scales.k, element, key, h));
+          const std::string wrong = difference(got.cache.k(element, key, h, d), want[static_cast<std::size_t>(d)],
+                                               scale(scales.k, element, key, h));
           if (!wrong.empty()) return "k " + at(row, h, d) + wrong;
           k_written[static_cast<std::size_t>(&got.cache.k(element, key, h, d) - after.k.data())] = true;
         }
         for (int64 d = 0; d < (before.has_v() ? c.size_v : 0); ++d) {
-          const std::string wrong = difference(got.cache.v(element, key, h, d), {before.v(batch, r, h, d)},
-                                               scale(before.cache.scales.v, element, key, h));
+          const std::string wrong =
+              difference(got.cache.v(element, key, h, d), {before.v(batch, r, h, d)}, scale(scales.v, element, key, h));
           if (!wrong.empty()) return "v " + at(row, h, d) + wrong;
           v_written[static_cast<std::size_t>(&got.cache.v(element, key, h, d) - after.v.data())] = true;
         }
@@ -219,6 +241,14 @@ class append_data {
       if (!v_written[i] && !equal_bits(after.v[i], memory.v[i]))
         return "element " + std::to_string(i) + " of v written";
     return "";
+  }
+  static double larger(double largest, double x) { return std::isfinite(x) ? std::max(largest, std::abs(x)) : largest; }
+  /// Whether it is the scale of numbers up to `largest`.
+  static bool is_scale(float scale, double largest) {
+    double most = 1;
+    if constexpr (sizeof(Element) == 1) most = static_cast<double>(giwa::detail::largest_of(Element::from_bits(0)));
+    const double want = std::max(largest / most, 0x1p-126);
+    return std::abs(static_cast<double>(scale) - want) <= 2e-5 * want;
   }
   /// How many rows the call writes.
   int64 written_rows() const {
@@ -391,6 +421,30 @@ class append_data {
     const double own = number(x(batch, r, h, d)), with = number(x(batch, r, h, other));
     return {factor * (own * std::cos(angle) + (second ? 1 : -1) * with * std::sin(angle)),
             4e-6 * (std::abs(own) + std::abs(with))};
+  }
+
+  /// A head after the rotation, the mean and the Hadamard transform.
+  std::vector<expected> changed(const tensor_view<const T, 4>& x, int64 batch, int64 r, int64 h, int64 position,
+                                bool of_k) const {
+    std::vector<expected> row;
+    for (int64 d = 0; d < c.size; ++d) {
+      row.push_back(rotated(x, batch, r, h, d, position));
+      expected& e = row.back();
+      if (of_k && c.k_mean)
+        e = {e.want - static_cast<double>(memory.k_mean[static_cast<std::size_t>(h * c.size + d)]), e.slack + 1e-6};
+    }
+    if (!c.hadamard) return row;
+    double slack = 0;
+    for (std::size_t step = 1; step < row.size(); step *= 2)
+      for (std::size_t i = 0; i < row.size(); ++i)
+        if ((i & step) == 0) {
+          const double a = row[i].want, b = row[i | step].want;
+          row[i].want = a + b, row[i | step].want = a - b;
+          slack = std::max({slack, std::abs(a), std::abs(b)});
+        }
+    const double root = std::sqrt(static_cast<double>(row.size()));
+    for (expected& e : row) e = {e.want / root, 1e-5 * slack / root + 1e-5};
+    return row;
   }
 
   template <class Any>
@@ -598,6 +652,35 @@ inline std::vector<append_case> append_cases() {
       {.rows = {5}, .kv_heads = 1, .heads = 0, .size = 8, .size_v = 520},
   };
 }
+
+/// All cases, with scales that the call finds.
+inline std::vector<append_case> found_scale_cases() {
+  std::vector<append_case> cases = append_cases();
+  for (append_case& c : cases) c.scales = 7, c.finds_scales = true;
+  return cases;
+}
+
+/// The same with a mean of k and the Hadamard transform, of the heads that have one.
+inline std::vector<append_case> transformed_cases() {
+  std::vector<append_case> cases;
+  for (const int64 size : {16, 32, 64, 128, 256})
+    for (const auto rotary : {rotary_kind::none, rotary_kind::base, rotary_kind::table})
+      cases.push_back({.rows = {3, 3, 3, 3, 3},
+                       .kv_heads = 3,
+                       .heads = 2,
+                       .size = size,
+                       .size_v = size == 64 ? 96 : size,
+                       .rotary = rotary,
+                       .layout = {rotary == rotary_kind::none ? 0 : static_cast<int>(size), size % 64 == 32},
+                       .kind = size == 128 ? cache_kind::blocks : cache_kind::contiguous,
+                       .hostile = size == 32,
+                       .scales = 7,
+                       .finds_scales = true,
+                       .k_mean = size != 256,
+                       .hadamard = rotary != rotary_kind::table || size != 64});
+  return cases;
+}
+
 /// Each shape that scales may have, with and without a rotation.
 inline std::vector<append_case> scale_cases() {
   std::vector<append_case> cases;

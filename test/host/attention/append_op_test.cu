@@ -24,6 +24,12 @@ struct launch_op {
     using op = giwa::detail::append_op<T, Element, Rotary, Count>;
     if (!giwa::detail::append_fits<Count>(a, rotary)) return left_out;
     const auto p = giwa::detail::append_params_of<Count>(a, rotary, heads);
+    if constexpr (giwa::detail::scaled_element<Element>)
+      if (a.finds_scales()) {
+        using finder = giwa::detail::append_with_scales_op<T, Element, Rotary, Count>;
+        const giwa::status s = giwa::launch(giwa::host, {.grid = 2, .block = 64}, finder{}, p);
+        return s.ok() ? "" : giwa::format_status(s).c_str();
+      }
     // Fewer blocks than there is work for: each goes round more than once.
     const giwa::status s = giwa::launch(giwa::host, {.grid = 2, .block = 64}, op{}, p);
     return s.ok() ? "" : giwa::format_status(s).c_str();
@@ -58,6 +64,16 @@ TEST_CASE("the kernel of append_to_cache appends rows") {
   CHECK(append_failures<bf16, bf16>(append_cases(), on_executor<1>{4, &elements}) == "");
   CHECK(append_failures<fp16, e4m3>(append_cases(), on_executor<1>{1, &elements}) == "");
   CHECK(elements == 76);  // all of them
+}
+
+TEST_CASE("the kernel of append_to_cache finds scales") {
+  int vectors = 0, elements = 0;
+  CHECK(append_failures<bf16, int8_code>(transformed_cases(), on_executor<8>{1, &vectors}) == "");
+  CHECK(append_failures<float, e4m3>(transformed_cases(), on_executor<4>{2, &vectors}) == "");
+  CHECK(append_failures<bf16, int8_code>(found_scale_cases(), on_executor<8>{5, &vectors}) == "");
+  CHECK(vectors > 50);
+  CHECK(append_failures<fp16, e4m3>(found_scale_cases(), on_executor<1>{4, &elements}) == "");
+  CHECK(elements == 38);
 }
 
 TEST_CASE("a thread has several heads where there are many rows, and one where there are few") {

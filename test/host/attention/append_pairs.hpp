@@ -4,6 +4,7 @@
 #define GIWA_TEST_HOST_ATTENTION_APPEND_PAIRS_HPP
 
 #include <giwa/attention/call/append.hpp>
+#include <giwa/host.hpp>
 
 #include <algorithm>
 #include <string>
@@ -46,6 +47,36 @@ struct append_pairs {
     cache.scales = {.k = {of_k, {batch, keys, heads}}, .v = {of_v, {batch, 1, heads}}};
     return giwa::append_to_cache(where, cache, tensor_view<const T, 4>(k_from, from),
                                  tensor_view<const T, 4>(v_from, from), rotary);
+  }
+
+  /// The same into pairs, with scales that the call finds and writes, (batch, keys, heads).
+  template <class Where>
+  static giwa::status call_with_scales(const Where& where, const T* k_from, const T* v_from, float* of_k, float* of_v,
+                                       giwa::int4_pair* k, giwa::int4_pair* v) {
+    const giwa::index<4> from{batch, rows, heads, size}, to{batch, keys, heads, size / 2};
+    const giwa::kv_cache<giwa::int4_pair> cache{.k = {k, to}, .v = {v, to}};
+    giwa::append_options<T> options;
+    options.k_scales = {of_k, {batch, keys, heads}}, options.v_scales = {of_v, {batch, keys, heads}};
+    return giwa::append_to_cache(where, cache, tensor_view<const T, 4>(k_from, from),
+                                 tensor_view<const T, 4>(v_from, from), giwa::no_rotary{}, options);
+  }
+  /// What is wrong with k and its scales then, or "".
+  std::string fault_of_scales(const std::vector<giwa::int4_pair>& k, const std::vector<float>& of_k) const {
+    std::vector<giwa::int4_pair> want(k_new.size() / 2);
+    std::vector<float> scales(k_new.size() / size);
+    giwa::throw_if_failed(giwa::quantize(giwa::host, tensor_view<const T, 4>(k_new.data(), {batch, rows, heads, size}),
+                                         tensor_view<giwa::int4_pair, 4>(want.data(), {batch, rows, heads, size / 2}),
+                                         tensor_view<float, 3>(scales.data(), {batch, rows, heads})));
+    constexpr std::size_t row = heads * size / 2;
+    for (std::size_t i = 0; i < k.size(); ++i) {
+      const std::size_t b = i / (keys * row), key = i / row % keys, at = i % row;
+      if (key < keys - rows) continue;
+      const std::size_t of_row = b * rows + key - (keys - rows);
+      if (k[i].bits() != want[of_row * row + at].bits() ||
+          of_k[i / (size / 2)] != scales[of_row * heads + at / (size / 2)])
+        return "pair " + std::to_string(i);
+    }
+    return "";
   }
 
   /// What is wrong, or "".

@@ -567,3 +567,50 @@ TEST_CASE("offsets of any numbers end at a sequence that contains the row, or no
         CHECK(((i >= 1000 && i < 1384) || (i >= 2000 && i < 2384) || (i >= 500 && i < 692)));
   }
 }
+
+TEST_CASE("scales that the call finds, their mean and transform") {
+  const auto refused_with = [](const auto& change, const std::string& argument, const std::string& words) {
+    append_call c;
+    std::vector<giwa::int8_code> codes(2 * 6 * 4 * 2 * 16);
+    const std::vector<float> x(2 * 3 * 2 * 16, 1.0f);
+    std::vector<float> scales(2 * 6 * 4 * 2);
+    giwa::kv_cache<giwa::int8_code> cache{.k = {codes.data(), {6, 4, 2, 16}},
+                                          .v = {codes.data() + codes.size() / 2, {6, 4, 2, 16}},
+                                          .pages = c.cache.pages,
+                                          .lengths = c.cache.lengths,
+                                          .sequences = 2};
+    giwa::append_options<float> o;
+    o.k_scales = {scales.data(), {6, 4, 2}}, o.v_scales = {scales.data() + 48, {6, 4, 2}};
+    giwa::rotary_layout layout{.size = 16};
+    change(o, layout, cache);
+    const status s = giwa::append_to_cache(giwa::host, cache, view4(x.data(), {2, 3, 2, 16}),
+                                           view4(x.data(), {2, 3, 2, 16}), rotary_base(10000, layout), o);
+    INFO(giwa::format_status(s).c_str());
+    CHECK((s.argument == argument && std::string(s.message).find(words) != std::string::npos));
+  };
+  std::vector<float> mean(32);
+  using options = giwa::append_options<float>;
+  using codes = giwa::kv_cache<giwa::int8_code>;
+  refused_with([](options& o, auto&, codes&) { o.v_scales = {}; }, "v_scales", "if there is a v_new, of v");
+  refused_with([](options& o, auto&, codes&) { o.k_scales = {}; }, "k_scales", "if there is a v_new, of v");
+  refused_with(
+      [](options& o, auto&, codes&) {
+        o.k_scales = {o.k_scales.data(), {6, 1, 2}};
+      },
+      "k_scales", "must be (sequences or pages, keys, kv heads)");
+  refused_with([](options& o, auto&, codes&) { o.v_scales = o.k_scales; }, "v_scales", "scales that the call finds");
+  refused_with([&](options& o, auto&, codes&) { o.k_mean = {mean.data(), {2, 8}}; }, "k_mean", "(kv heads, head size)");
+  refused_with(
+      [&](options& o, auto&, codes&) {
+        o.k_mean = {o.k_scales.data(), {2, 16}};
+      },
+      "k_mean", "scales that the call finds");
+  refused_with([](options& o, giwa::rotary_layout& r, codes&) { o.hadamard = true, r.size = 8; }, "hadamard",
+               "all or no elements");
+  append_call plain;
+  plain.options.hadamard = true;
+  CHECK(std::string(plain.run().message).find("only a cache of e4m3") != std::string::npos);
+  append_call with_scales;
+  with_scales.options.k_scales = with_scales.options.v_scales = {with_scales.x + 3000, {6, 4, 2}};
+  CHECK(std::string(with_scales.run().argument) == "k_scales");
+}

@@ -35,6 +35,23 @@ TEST_CASE("rows are appended to an 8-bit cache, divided by scales of every shape
   CHECK(append_failures<bf16, int8_code>(scale_cases(), on_host{}) == "");
 }
 
+TEST_CASE("rows are appended to an 8-bit cache with scales that the call finds") {
+  CHECK(append_failures<float, e4m3>(found_scale_cases(), on_host{}) == "");
+  CHECK(append_failures<bf16, e4m3>(found_scale_cases(), on_host{}) == "");
+  CHECK(append_failures<fp16, int8_code>(found_scale_cases(), on_host{}) == "");
+  CHECK(append_failures<bf16, int8_code>(transformed_cases(), on_host{}) == "");
+  CHECK(append_failures<float, e4m3>(transformed_cases(), on_host{}) == "");
+}
+
+TEST_CASE("pairs of integers appended with scales that the call finds are those of quantize") {
+  append_pairs<bf16> x;
+  std::vector<float> of_k(x.k4.size(), NAN), of_v = of_k;
+  CHECK(
+      x.call_with_scales(giwa::host, x.k_new.data(), x.v_new.data(), of_k.data(), of_v.data(), x.k4.data(), x.v4.data())
+          .ok());
+  CHECK(x.fault_of_scales(x.k4, of_k) == "");
+}
+
 TEST_CASE("appended pairs of integers are those of 8 bits, limited to 7") {
   const auto append = [](auto x, const auto& rotary) {
     const auto to = [&](auto& k, auto& v) {

@@ -17,7 +17,8 @@ bool any_append_input(const append_views<T, Element>& a, const Rotary& rotary, b
   const auto tables = tables_of(rotary);
   if (f(a.k, "k_new") || (a.has_v() && f(a.v, "v_new")) || f(a.positions.narrow(), "positions") ||
       f(a.positions.wide(), "positions") || f(a.slots.narrow(), "slots") || f(a.slots.wide(), "slots") ||
-      f(c.scales.k, "scales") || f(c.scales.v, "scales") || f(tables.cos, "cos") || f(tables.sin, "sin"))
+      f(c.scales.k, "scales") || f(c.scales.v, "scales") || f(a.k_mean, "k_mean") || f(tables.cos, "cos") ||
+      f(tables.sin, "sin"))
     return true;
   if (!needs_sequences) return false;
   return f(view_of(a.packed.offsets, count + 1), "q_offsets") || f(view_of(c.lengths, count), "lengths") ||
@@ -143,6 +144,42 @@ bool heads_share(const tensor_view<Any, Rank>& a, const tensor_view<Second, 4>& 
   return may_share(a, b);
 }
 
+/// The scales that a call finds.
+template <class T, class Element>
+status check_found_scales(const append_views<T, Element>& a, [[maybe_unused]] const rotary_layout& r) {
+  first_failure broken;
+  const bool of_v = a.v_scales.data() != nullptr;
+  if (!a.finds_scales() && !of_v && a.k_mean.data() == nullptr && !a.hadamard) return {};
+  if (!scaled_element<Element>)
+    return status::invalid("k_scales", "only a cache of e4m3, int8_code or int4_pair has scales");
+  if (!a.finds_scales() || (of_v != a.has_v()))
+    return status::invalid(a.finds_scales() ? "v_scales" : "k_scales",
+                           "the call finds the scales of k and, if there is a v_new, of v");
+  const auto check = [&](const tensor_view<float, 3>& scales, const char* argument) {
+    for (int d = 0; d < 3 && scales.data() != nullptr; ++d)
+      if (scales.extent(d) != a.cache.k.extent(d))
+        return broken(status::invalid(argument, "scales that are found must be (sequences or pages, keys, kv heads)",
+                                      bound::exactly, a.cache.k.extent(d), scales.extent(d)));
+    return broken(scales.check(argument)) || broken(check_written(scales, argument));
+  };
+  if (check(a.k_scales, "k_scales") || check(a.v_scales, "v_scales") || broken(a.k_mean.check("k_mean")))
+    return broken.state;
+  for (int d = 0; d < 2 && a.k_mean.data() != nullptr; ++d)
+    if (a.k_mean.extent(d) != a.k.extent(2 + d))
+      return status::invalid("k_mean", "must be (kv heads, head size)", bound::exactly, a.k.extent(2 + d),
+                             a.k_mean.extent(d));
+  if (!a.hadamard) return {};
+  constexpr int count = 16 / static_cast<int>(sizeof(T));
+  const int64 size = a.k.extent(3);
+  if (size < 16 || size > 64 * count || (size & (size - 1)) != 0)
+    return status::invalid("hadamard", "the head size must be a power of two from 16 on, up to 512, with fp32 256",
+                           bound::at_most, 64 * count, size);
+  if ((r.size != 0 && r.size != size) || !append_fits<count>(a, r))
+    return status::invalid("hadamard",
+                           "all or no elements of a head are rotated, and rows must be aligned to 16 bytes");
+  return {};
+}
+
 /// No two elements that are written share memory, and none of them is read, but for q where it is q_to.
 template <class T, class Element, class Rotary>
 status check_append_overlap(const append_views<T, Element>& a, const Rotary& rotary, bool needs_sequences) {
@@ -153,11 +190,20 @@ status check_append_overlap(const append_views<T, Element>& a, const Rotary& rot
   constexpr const char *of_k = "must not overlap k of the cache, which the call writes",
                        *of_v = "must not overlap v of the cache, which the call writes",
                        *of_q = "must not overlap q_to, which the call writes";
+  constexpr const char* of_scales = "must not overlap scales that the call finds";
   const auto shares = [&](const auto& input, const char* argument) {
     return broken(check_apart(input, k, argument, of_k)) || broken(check_apart(input, v, argument, of_v)) ||
+           broken(check_apart(input, a.k_scales, argument, of_scales)) ||
+           broken(check_apart(input, a.v_scales, argument, of_scales)) ||
            (heads_share(input, a.q_to) && broken(status::invalid(argument, of_q)));
   };
   if (any_append_input(a, rotary, needs_sequences, shares)) return broken.state;
+  const tensor_view<float, 3> both[2] = {a.k_scales, a.v_scales};
+  for (const auto& found : both)
+    if (broken(check_apart(k, found, "k", of_scales)) || broken(check_apart(v, found, "v", of_scales)) ||
+        broken(check_apart(a.q, found, "q", of_scales)) || broken(check_apart(a.q_to, found, "q_to", of_scales)))
+      return broken.state;
+  if (broken(check_apart(a.k_scales, a.v_scales, "v_scales", of_scales))) return broken.state;
   if ((heads_share(v, k) && broken(status::invalid("v", of_k))) || broken(check_apart(a.q_to, k, "q_to", of_k)) ||
       broken(check_apart(a.q_to, v, "q_to", of_v)) || broken(check_apart(a.q, k, "q", of_k)) ||
       broken(check_apart(a.q, v, "q", of_v)))
@@ -174,7 +220,8 @@ status check_append(const append_views<T, Element>& a, const Rotary& rotary, int
   first_failure broken;
   if (broken(check_append_tensors(a)) || broken(check_append_queries(a, rank, q_rank, to_rank)) ||
       broken(check_rotary(rotary, a.k.extent(3), "the rotated elements reach past the head size of k_new")) ||
-      broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)))
+      broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)) ||
+      broken(check_found_scales(a, rotary)))
     return broken.state;
   if (codes_of<Element> > 1 && !append_fits<codes_of<Element>>(a, rotary))
     return status::invalid("k_new",

@@ -20,10 +20,14 @@ struct append_views {
   bool is_packed = false;
   packed_queries packed{};  // without offsets, packed rows have slots
   row_numbers positions{}, slots{};
+  tensor_view<float, 3> k_scales{}, v_scales{};  // (pages or sequences, keys, kv heads), found by the call, or empty
+  tensor_view<const float, 2> k_mean{};          // (kv heads, head size), subtracted from k, or empty
+  bool hadamard = false;
 
   GIWA_HOST_DEVICE constexpr bool is_paged() const { return cache.pages.indices != nullptr; }
   GIWA_HOST_DEVICE constexpr bool has_v() const { return v.data() != nullptr || v.extent(3) != 0; }
   GIWA_HOST_DEVICE constexpr bool has_q() const { return q.data() != nullptr || q.extent(3) != 0; }
+  GIWA_HOST_DEVICE constexpr bool finds_scales() const { return k_scales.data() != nullptr; }
   GIWA_HOST_DEVICE constexpr int64 rows() const { return k.extent(0) * k.extent(1); }
   /// Whether places or positions of rows follow from their sequences.
   GIWA_HOST_DEVICE constexpr bool needs_sequences(bool rotates) const {
@@ -44,6 +48,8 @@ struct append_place {
 /// checked: out of range, it leads to rows that are not written.
 template <class T, class Element, class Rotary>
 struct append_params {
+  using element_type = T;
+  using code_type = Element;
   append_views<T, Element> views;
   Rotary rotary;
   int64 rows;              // new rows of all sequences

@@ -262,6 +262,19 @@ struct append_options {
   /// Which rows of packed k_new and v_new each sequence has: q_offsets and count; the other members stay unset. Required for
   /// tensors of rank 3, but with slots and, if k is rotated, positions.
   giwa::sequences sequences{};
+  /// Of a cache of 8 or 4 bits, written: the scale of each new row and head, as quantize() finds it from the rotated numbers. Sizes are
+  /// (sequences or pages, keys, kv heads), those of the cache. The scales of the cache are not read then, and may be these.
+  ///@{
+  tensor_view<float, 3> k_scales{};
+  tensor_view<float, 3> v_scales{};
+  ///@}
+  /// With k_scales: subtracted from the rotated k, (kv heads, head size). Scores of a query change by one number, which the softmax does not
+  /// see, but lse and score modifiers do.
+  tensor_view<const float, 2> k_mean{};
+  /// With k_scales: the rotated k, less k_mean, and q are multiplied by the Hadamard matrix over the root of the head size, which spreads
+  /// outliers over all elements and leaves scores as they are. The head size is a power of two from 16 to 512 (fp32: 256), all or none of it is
+  /// rotated, and rows are aligned to 16 bytes.
+  bool hadamard = false;
 };
 
 }  // namespace giwa::inline GIWA_ABI

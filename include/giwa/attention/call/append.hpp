@@ -42,15 +42,20 @@ status append_rows(const Where& where, const kv_cache<Element>& cache, const ten
   static_assert(
       rotary_embedding<Rotary>,
       "giwa::append_to_cache: after v_new come a rotary embedding, such as giwa::rotary_base, and the options.");
-  const append_views<element, Element> a{in_four_dimensions(tensor_view<const element, Rank>(k_new)),
-                                         in_four_dimensions(tensor_view<const element, Rank>(v_new)),
-                                         options.q.view(),
-                                         options.q_to.view(),
-                                         cache,
-                                         Rank == 3,
-                                         packed_queries_of(options.sequences),
-                                         options.positions,
-                                         options.slots};
+  append_views<element, Element> a{in_four_dimensions(tensor_view<const element, Rank>(k_new)),
+                                   in_four_dimensions(tensor_view<const element, Rank>(v_new)),
+                                   options.q.view(),
+                                   options.q_to.view(),
+                                   cache,
+                                   Rank == 3,
+                                   packed_queries_of(options.sequences),
+                                   options.positions,
+                                   options.slots,
+                                   options.k_scales,
+                                   options.v_scales,
+                                   options.k_mean,
+                                   options.hadamard};
+  if (a.finds_scales()) a.cache.scales = {};
   if (const status s = check_sequences_of_cache<Rank>(options.sequences, k_new.extent(0)); !s.ok()) return s;
   if (const status s = check_append(a, rotary, Rank, options.q.rank(), options.q_to.rank()); !s.ok()) return s;
   if (a.rows() == 0 || (a.k.extent(2) == 0 && a.q.extent(2) == 0)) return {};
@@ -95,6 +100,10 @@ inline namespace GIWA_ARCH_TAG {
 /// slot is outside the cache, and packed rows outside all sequences. Others are not affected. Queries are rotated and
 /// written to q_to whether their row is written to the cache or not, but for packed rows outside all sequences: so a
 /// row with a negative slot only has its query rotated. Two rows with one slot leave either there, or parts of both.
+///
+/// With `options.k_scales` and `options.v_scales` the call finds the scale of each new row and head: of e4m3 and integers the largest finite
+/// magnitude, rotated and not rounded, divided by 448, 127 or 7, at least 2^-126. It writes them, and codes as quantize() does. `options.k_mean` and
+/// `options.hadamard` change k, and q, before: numbers that fit few bits better.
 ///
 /// Rotations are computed in fp32 and rounded once. Without a rotation, elements of the same type keep their bits. For
 /// e4m3 and integers, x is divided by the scale of the key and head, rounded to nearest, ties to even, and limited to 448, 127

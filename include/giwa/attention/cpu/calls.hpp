@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_CPU_CALLS_HPP
 #define GIWA_ATTENTION_CPU_CALLS_HPP
 
+#include <giwa/attention/append/append_with_scales.hpp>
 #include <giwa/attention/call/append.hpp>
 #include <giwa/attention/call/block_map.hpp>
 #include <giwa/attention/call/cached.hpp>
@@ -213,12 +214,27 @@ struct append_row_unit {
   }
 };
 
+/// The work on a slice of a row, whose scales the call finds.
+template <int Count, class Params>
+struct append_head_with_scale {
+  Params p;
+  void operator()(int64 head) const {
+    append_with_scales<Count, 256 / Count>(team_of_one{}, p, head, p.rows * p.slices.divisor());
+  }
+};
+
 template <class Rotary>
 struct host_append {
   template <class T, class Element>
   static status run(const append_views<T, Element>& a, const Rotary& rotary) {
     const int64 most = a.k.extent(2) > a.q.extent(2) ? a.k.extent(2) : a.q.extent(2);
     constexpr int count = codes_of<Element>;
+    if constexpr (scaled_element<Element>)
+      if (a.finds_scales()) {
+        const auto heads = append_params_of<count>(a, rotary, 1);
+        return for_all(host, heads.rows * heads.slices.divisor(),
+                       append_head_with_scale<count, decltype(heads)>{heads});
+      }
     const auto p = append_params_of<count>(a, rotary, most);
     return for_all(host, extents{p.rows, p.slices.divisor(), p.units.divisor()},
                    append_row_unit<count, decltype(p)>{p});

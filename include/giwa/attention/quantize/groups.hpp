@@ -30,6 +30,7 @@ struct team_of_one {
   GIWA_HOST_DEVICE static constexpr int rank() { return 0; }
   GIWA_HOST_DEVICE static constexpr int size() { return 1; }
   GIWA_HOST_DEVICE static float largest(float x) { return x; }
+  GIWA_HOST_DEVICE static float exchange(float x, int) { return x; }
 };
 
 /// What a kernel does with a chunk: all, if it is a whole group; or the first or second half for chunks of a group.
