@@ -28,9 +28,9 @@ struct sm90_bytes_policy {
   // Above 128 columns shared memory has no room for the fp32 sums; they are in local memory.
   static constexpr bool sums_in_shared = HeadSizeV <= 128;
   // The tensor cores sum so many keys, about. Error of O over 65536 keys whose values have a mean as large as their deviation (H200,
-  // 2026-11-29): 768 0.70 %, 1152 1.15 %, 1536 1.62 %; one sum over all keys 44 % by a simulation of 13 bits. Speed with 1152 relative
-  // to 768: 64 1.010, 96 1.018, 128 1.026; without such sums 128 would be 1.079.
-  static constexpr int keys_of_sum = 1152 / block_n * block_n;
+  // 2026-11-29): 768 0.70 %, 1152 1.15 %, 1536 1.62 %; one sum over all keys 44 % by a simulation of 13 bits. 768 in local memory
+  // make 256 slower than 1536, 0.87 to 0.92; 1152 in shared memory make 128 1.026 times as fast, which is not worth the error.
+  static constexpr int keys_of_sum = (sums_in_shared ? 768 : 1152) / block_n * block_n;
 
   static constexpr int live_registers = block_n / 2 + block_n / 8 + head_size_v / 2;
   static constexpr int loaded_tile = block_n * round_up(head_size_v, 128), k_tile = block_n * round_up(head_size, 128);
