@@ -45,9 +45,9 @@ void check_lengths(gpu_place& place, const std::vector<int64>& keys, int times) 
 TEST_CASE("keys about the borders of the second tile") {
   gpu_place place(int64{3} << 29);
   const std::vector<int64> many{4095, 4096, 4097, 4096 + 111, 4480}, more{8191, 8192, 8193, 8192 + 79, 8400};
-  check_lengths<instance<fp16, fp16, 128, 128, mask_kind::causal, score_kind::plain>>(place, more, 6);
-  check_lengths<instance<bf16, float, 120, 128, mask_kind::causal, score_kind::plain>>(place, more, 3);
-  check_lengths<instance<fp16, fp16, 128, 128, mask_kind::full, score_kind::plain>>(place, {8191, 8192, 8300}, 3);
+  check_lengths<instance<fp16, fp16, 128, 128, mask_kind::full, score_kind::plain>>(place, more, 6);
+  check_lengths<instance<bf16, float, 120, 128, mask_kind::full, score_kind::plain>>(place, more, 3);
+  check_lengths<instance<fp16, fp16, 128, 128, mask_kind::causal, score_kind::plain>>(place, {8191, 8192, 8300}, 3);
   check_lengths<instance<fp16, fp16, 96, 96, mask_kind::causal, score_kind::plain>>(place, many, 6);
   check_lengths<instance<bf16, bf16, 80, 80, mask_kind::full, score_kind::plain>>(place, many, 6);
   check_lengths<instance<bf16, float, 72, 80, mask_kind::causal, score_kind::plain>>(place, many, 3);

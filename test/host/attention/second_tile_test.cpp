@@ -40,8 +40,9 @@ constexpr bool narrow(giwa::int64 heads, giwa::int64 queries, bool equal_work) {
 }  // namespace
 
 TEST_CASE("the numbers of keys with a second tile") {
-  CHECK(!second<128, true>::suits(8191));
-  CHECK(second<128, true>::suits(8192));
+  CHECK(!second<128, true>::exists);
+  CHECK(!second<128, false>::suits(8191));
+  CHECK(second<128, false>::suits(8192));
   CHECK(!second<113, false>::suits(8191));
   CHECK(second<113, false>::suits(giwa::int64{1} << 31));
   CHECK(!second<65, true>::suits(4095));

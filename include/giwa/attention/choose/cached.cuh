@@ -61,11 +61,14 @@ struct cached_simt : candidate {
 
 /// The kernel for few rows with tiles of Rows packed rows, and the launch that merges its partials. All tiles give the same
 /// bits, so 16 rows, which need less shared memory than 32, suit every call. Packed queries may be more than `max` says: then
-/// a sequence has several tiles.
-template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score, int Rows>
+/// a sequence has several tiles. Heads: of keys in a tile, 1 or 2.
+template <class T, class Element, class O, int HeadSize, int HeadSizeV, class Mask, class Score, int Rows,
+          int Heads = 1>
 struct cached_few_rows : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
-  using few_rows = few_rows_op<T, Element, O, few_rows_policy<HeadSize, HeadSizeV, Rows, 2>, Mask, Score>;
+  using policy = stdlib::conditional_t<Heads == 1, few_rows_policy<HeadSize, HeadSizeV, Rows, 2>,
+                                       few_rows_pairs_policy<HeadSize, HeadSizeV, Rows, 2>>;
+  using few_rows = few_rows_op<T, Element, O, policy, Mask, Score>;
   // Latent rows of 16 bits have another kernel where code for 90a runs.
   static constexpr bool is_latent = stdlib::same_as<T, Element> && may_be_latent(HeadSize, HeadSizeV);
   using op = stdlib::conditional_t<is_latent, no_sm90a_op<few_rows>, few_rows>;
@@ -77,18 +80,38 @@ struct cached_few_rows : candidate {
     optional_kernel<prepared_kernel<merge_many_op>> merge_many;
     status launch(cudaStream_t s) const { return launch_all(s, attention, merge, merge_many); }
   };
-  static constexpr bool compiled = element_traits<T>::on_tensor_cores && !row_format<Element>;
+  static constexpr bool compiled =
+      element_traits<T>::on_tensor_cores && !row_format<Element> &&
+      (Heads == 1 || (has_sm90 && codes_of<Element> == 1 &&
+                      takes_pairs_of_heads(HeadSize, HeadSizeV, element_traits<Element>::bytes) &&
+                      is_plain_score<Score> && (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal)));
   static constexpr int64 bytes =
-      few_rows_bytes(HeadSize, HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes);
+      few_rows_bytes(Heads * HeadSize, Heads* HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes);
 
   static status suits(const call_params& call) {
+    if constexpr (Heads == 2) {
+      const auto& cache = call.views.cache;
+      const cached_problem p = call.views.problem();
+      const bool fits = p.head_size == HeadSize && p.head_size_v == HeadSizeV && pairs_of_heads::suit(cache.k) &&
+                        pairs_of_heads::suit(cache.v) && !call.views.differ_in_a_sequence(cache.scales.k) &&
+                        !call.views.differ_in_a_sequence(cache.scales.v) && pairs_of_heads_are_faster(p);
+      return fits && few_rows_tile_of(problem_of_pairs(p)).rows == Rows ? status{} : fits_another_tile;
+    }
     return Rows == 16 || few_rows_tile_of(call.views.problem()).rows == Rows ? status{} : fits_another_tile;
   }
-  static bool runs_on(const gpu_traits& gpu) { return gpu.mma && gpu.shared_bytes >= bytes; }
+  static bool runs_on(const gpu_traits& gpu) {
+    return gpu.mma && gpu.shared_bytes >= bytes && (Heads == 1 || gpu.wgmma);
+  }
 
-  static status make(void* to, const call_params& call, const gpu_traits& gpu) {
+  static status make(void* to, const call_params& of_caller, const gpu_traits& gpu) {
     using types = typename op::types;
     static_assert(shared_bytes_of<op> <= bytes);
+    call_params call = of_caller;
+    if constexpr (Heads == 2) {
+      call.views.cache.k = pairs_of_heads::of(call.views.cache.k);
+      call.views.cache.v = pairs_of_heads::of(call.views.cache.v);
+      call.heads_per_kv *= 2;
+    }
     constexpr few_rows_tile tiles{types::leaf_keys, types::rows, types::columns};
     const split_work work = work_of(call.views.problem(), tiles, knows_leaves(call));
     const split_shape shape = shape_of_call(call, work, gpu.multiprocessors, types::leaf_keys, types::rows);
@@ -160,6 +183,8 @@ struct stream_cached {
   using prepared = prepared_call<cached_many_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
                                  cached_latent_wide<T, Element, O, HeadSize, HeadSizeV, Mask, Score, Which>,
                                  cached_latent<T, Element, O, HeadSize, HeadSizeV, Mask, Score>,
+                                 cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 8, 2>,
+                                 cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 16, 2>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 32>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 8>,
                                  cached_few_rows<T, Element, O, HeadSize, HeadSizeV, Mask, Score, 16>,

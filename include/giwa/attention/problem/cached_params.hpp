@@ -96,6 +96,10 @@ struct cached_params {
   GIWA_HOST_DEVICE bool is_ragged() const {
     return selects || views.is_packed() || views.cache.lengths != nullptr || views.cache.pages.offsets != nullptr;
   }
+  /// Heads of q for each head of k and v that has a scale. The keys of two heads may be seen as one head's (pairs_of_heads).
+  GIWA_HOST_DEVICE int heads_of_scale() const {
+    return views.cache.scales.v.extent(2) > views.cache.v.extent(2) ? heads_per_kv / 2 : heads_per_kv;
+  }
   GIWA_HOST_DEVICE bool has_prior() const { return prior_lse.data() != nullptr; }
 
   /// Keys of sequence b.

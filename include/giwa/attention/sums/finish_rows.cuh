@@ -76,7 +76,7 @@ struct cached_row_end {
     if constexpr (element_traits<stdlib::remove_cvref_t<decltype(*call.views.cache.v.data())>>::has_scales) {
       const tensor_view<const float, 3>& scales = call.views.cache.scales.v;
       if (scales.data() != nullptr && !call.views.differ_in_a_sequence(scales))
-        v_scale = *scale_at(scales, {s.batch, 0}, head / call.heads_per_kv);
+        v_scale = *scale_at(scales, {s.batch, 0}, head / call.heads_of_scale());
     }
     if (call.has_prior()) {
       prior_lse = call.prior_lse(s.q_batch, head, row);

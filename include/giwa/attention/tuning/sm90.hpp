@@ -109,13 +109,13 @@ struct sm90_masked_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>, Is
 ///   head size   queries x keys   keys         speed
 ///   65 to 96    192 x 112        from 4096    64 heads 1.11, 1.10, 32 heads 1.02, 1.09, 8 heads 0.94, 0.90; 16384: 1.10, 1.14;
 ///                                             2048: 1.05, 1.04, 16 heads 0.92, 0.83 (2026-11-29)
-///   128         128 x 176        from 8192    1.035, 1.025; 16384: 1.04; 4096: 1.01, 1.00 (2026-11-23)
+///   128, full   128 x 176        from 8192    1.035; 16384: 1.04; 4096: 1.01 (2026-11-23); causal: 0.98, 16384: 0.985 to 1.00 (2026-11-29)
 ///   256         128 x 64         257 to 512   512: 1.01, 1.05; 1024: 0.96, 1.01 (2026-11-27)
 template <int HeadSize, int HeadSizeV, bool IsCausal>
 struct sm90_second_policy_of {
   static constexpr int columns = round_up(HeadSize, 16), columns_v = round_up(HeadSizeV, 16);
   static constexpr bool is_96 = columns > 64 && columns <= 96;
-  static constexpr bool exists = columns == columns_v && (is_96 || columns == 128 || columns == 256);
+  static constexpr bool exists = columns == columns_v && (is_96 || (columns == 128 && !IsCausal) || columns == 256);
   using type = stdlib::conditional_t<
       is_96, sm90_policy<192, 112, HeadSize, HeadSizeV>,
       sm90_policy<128, columns == 128 ? 176 : 64, HeadSize, HeadSizeV, 1, 2, !(IsCausal && columns == 256)>>;

@@ -37,6 +37,8 @@ struct split_shape {
   int rows;                      // rows of a partial in the workspace
   int64 most_leaves;             // of a split, for which its slots are enough
   int whole_above, whole_below;  // equal shares between these become whole nodes of the tree
+  // Work tiles of a column, and of a split that has whole ones, which it has if all work tiles have as many leaves; 0: never.
+  int whole_tiles = 0, tiles_of_split = 1;
   // If all sequences are alike, as the host knows: the first one, the leaves of one in a column, of all, and of a split.
   cached_sequence sequence{};
   sequence_leaves leaves{};
@@ -46,6 +48,10 @@ struct split_shape {
   /// The leaves of a split, of `all` in the column.
   template <class Int>
   GIWA_HOST_DEVICE constexpr Int length_of(Int all) const {
+    if (whole_tiles > 0) {
+      const Int of_tile = quotient_of_leaves(all, whole_tiles);
+      if (of_tile * whole_tiles == all) return of_tile * tiles_of_split;
+    }
     const Int whole = quotient_of_leaves(all, splits), equal = whole + (whole * splits != all ? 1 : 0);
     return equal > whole_above && equal < whole_below ? round_up(equal, Int{fold_levels::span(1)}) : equal;
   }

@@ -94,9 +94,10 @@ struct fragment_addresses {
 };
 
 /// Computes d (Rows, Columns) += q k^T for Columns keys from first_key on. q (Rows, head size) in fp16 has its columns at
-/// place_of_column(), k is (keys, head size) in 8 or 4 bits. All lanes of a warp call it.
+/// place_of_column(), k is (keys, head size) in 8 or 4 bits, from element first_column of a row on. All lanes of a warp call it.
 template <int Rows, int Columns, class Queries, class Keys>
-GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Queries& q, const Keys& k, int first_key) {
+GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Queries& q, const Keys& k, int first_key,
+                               int first_column = 0) {
   using fragment = byte_fragment<typename Keys::value_type>;
   constexpr int depth = 32, codes = fragment::pairs / 2, blocks = Columns / 16;  // depth: bytes of a step
   constexpr int steps = Queries::columns / (depth * codes), total = steps * blocks;
@@ -104,7 +105,7 @@ GIWA_DEVICE void multiply_keys(int lane, warp_tile<Rows, Columns>& d, const Quer
   constexpr int buffers = Rows == 16 && codes == 1 ? 2 : 1, row_registers = warp_map<Rows, Columns>::fragment_row;
   static_assert(Columns % 16 == 0 && Queries::columns % (depth * codes) == 0 && steps * depth <= Keys::columns);
   const fragment_addresses<Queries> q_at(q, lane % 16, lane / 16 * 8);
-  const fragment_addresses<Keys> k_at(k, first_key + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 16);
+  const fragment_addresses<Keys> k_at(k, first_key + lane % 8 + lane / 16 * 8, first_column + lane / 8 % 2 * 16);
   uint32 of_q[buffers][2 * codes][Rows / 16][4];
   fragment of_k[ahead];
   const auto read_q = [&](int step) {

@@ -97,6 +97,13 @@ struct few_rows_output {
     else
       return warp * Types::warp_columns;
   }
+  /// The column of O of register i, past the last if it is of the other head of a pair.
+  GIWA_DEVICE int column_of([[maybe_unused]] const packed_rows& rows, [[maybe_unused]] int row, int i) const {
+    const int column = first_column() + map::column(lane, i);
+    if constexpr (Types::heads == 1) return column;
+    const int in_row = column - (row < rows.rows ? pairs_of_heads::head_of(rows, row) : 0) * Types::columns;
+    return in_row < 0 ? Types::columns : in_row;
+  }
   GIWA_DEVICE void release_p(int buffer) const {
     arch::barrier_arrive(Types::barrier_of(barrier::p_empty, buffer), Types::score_threads + Types::output_threads);
   }
@@ -188,7 +195,7 @@ struct few_rows_output {
     if (has_columns()) {
       GIWA_UNROLL
       for (int i = 0; i < x.o.registers; i += 2) {
-        const int row = map::row(lane, map::slot(i)), column = first_column() + map::column(lane, i);
+        const int row = map::row(lane, map::slot(i)), column = column_of(rows, row, i);
         if (row < rows.rows && column < Types::columns)
           *reinterpret_cast<float2*>(to + slot.output(row) + column) = {x.o.value[i], x.o.value[i + 1]};
       }
@@ -215,7 +222,7 @@ struct few_rows_output {
       GIWA_UNROLL
       for (int i = 0; i < x.o.registers; i += 2) {
         const float sums[2] = {x.o.value[i], x.o.value[i + 1]};
-        if (map::slot(i) == r) to.store(first_column() + map::column(lane, i), sums, end);
+        if (map::slot(i) == r) to.store(column_of(rows, row, i), sums, end);
       }
     }
     if (call.lse.data() == nullptr) return;

@@ -39,7 +39,9 @@ struct few_rows_scaling {
   GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows) {
     const auto& scales = p.splits.call.views.cache.scales;
     const bool one = !p.k_scales && scales.k.data() != nullptr;
-    const float k_scale = one ? *scale_at(scales.k, {work.sequence.batch, 0}, work.head) : 1.f;
+    const auto k_scale_of = [&](int head) { return one ? *scale_at(scales.k, {work.sequence.batch, 0}, head) : 1.f; };
+    float k_scale = 1;
+    if constexpr (Types::heads == 1) k_scale = k_scale_of(work.head);
     if constexpr (rotates_queries<typename Types::score>) {  // unrolled, 32 rows would spill
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
@@ -47,7 +49,11 @@ struct few_rows_scaling {
       for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
     } else {
       GIWA_UNROLL
-      for (int row = warp; row < Types::rows; row += Types::score_warps) load_row(work, rows, row, k_scale);
+      for (int row = warp; row < Types::rows; row += Types::score_warps) {
+        if constexpr (Types::heads == 2)
+          k_scale = k_scale_of(2 * work.head + (row < rows.rows ? pairs_of_heads::head_of(rows, row) : 0));
+        load_row(work, rows, row, k_scale);
+      }
     }
   }
 

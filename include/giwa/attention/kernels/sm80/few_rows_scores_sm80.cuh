@@ -31,6 +31,7 @@ struct few_rows_scores {
   const int lane, group, warp;  // the rank in the group
   const score_steps<Mask, Score> steps;
   few_rows_scaling<Types, Block> scaling;  // of 8-bit caches
+  bool second[map::rows] = {};             // whether a row of this lane has the second head of a pair
 
   GIWA_DEVICE few_rows_scores(const Block& b, const params& parameters, shared_storage& storage, int w)
       : block(b),
@@ -49,6 +50,11 @@ struct few_rows_scores {
       const few_rows_work_tile& work = reader.work();
       const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
       load_q(work, rows);
+      if constexpr (Types::heads == 2) {
+        GIWA_UNROLL
+        for (int r = 0; r < map::rows; ++r)
+          second[r] = map::row(lane, r) < rows.rows && pairs_of_heads::head_of(rows, map::row(lane, r)) != 0;
+      }
       typename Types::visible_leaves leaves;
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
         const tile_keep visible = leaves.of(block, call, rows, leaf);
@@ -104,8 +110,15 @@ struct few_rows_scores {
     if (has_keys()) {
       scores.fill(0);
       if constexpr (Types::converts) {
-        multiply_rows(scores,
-                      [&](auto& sums) { multiply_keys(lane, sums, s.q[group], s.k.tile[stage], warp_keys * warp); });
+        multiply_head(scores, stage, 0);
+        if constexpr (Types::heads == 2) {
+          scores_tile of_second;
+          of_second.fill(0);
+          multiply_head(of_second, stage, 1);
+          GIWA_UNROLL
+          for (int i = 0; i < scores.registers; ++i)
+            if (second[map::slot(i)]) scores.value[i] = of_second.value[i];
+        }
         scaling.scale_scores(scores, stage);
       } else {
         multiply_rows(scores, [&](auto& sums) {
@@ -138,6 +151,13 @@ struct few_rows_scores {
     }
   }
 
+  /// Adds the products of all rows with a head of keys.
+  GIWA_DEVICE void multiply_head(scores_tile& scores, int stage, int head) const {
+    const int first_column = head * Types::policy::head_size / Types::codes;
+    multiply_rows(scores, [&](auto& sums) {
+      multiply_keys(lane, sums, s.q[group], s.k.tile[stage], warp_keys * warp, first_column);
+    });
+  }
   /// Writes the largest score of each row among this warp's keys.
   GIWA_DEVICE void share_maxima(const scores_tile& scores, int buffer) const {
     float largest[map::rows];

@@ -82,10 +82,19 @@ struct few_rows_frame {
   }
 };
 
-/// Attention of up to Policy::rows packed rows a tile to a cache.
+/// Attention of up to Policy::rows packed rows a tile to a cache. Tiles of two heads of keys are for sm_90a alone.
 template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct few_rows_op : few_rows_frame<few_rows_types<T, Element, O, Policy, Mask, Score>, few_rows_scores,
-                                    few_rows_output, Mask, Score> {};
+                                    few_rows_output, Mask, Score> {
+  template <class Block>
+  GIWA_DEVICE void operator()(Block block, const typename few_rows_op::params& p,
+                              typename few_rows_op::shared_storage& s) const {
+    if constexpr (Policy::heads == 1 || GIWA_ARCH_HAS_SM90A)
+      few_rows_op::few_rows_frame::operator()(block, p, s);
+    else
+      __trap();  // never launched
+  }
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

@@ -23,6 +23,32 @@ enum class key_copies : int {
 template <int HeadSize, int HeadSizeV, int Rows, int Stages>
 struct few_rows_policy {
   static constexpr int head_size = HeadSize, head_size_v = HeadSizeV, rows = Rows, stages = Stages;
+  static constexpr int heads = 1;  // of keys in a tile
+};
+/// The same with tiles of two heads of keys (pairs_of_heads).
+template <int HeadSize, int HeadSizeV, int Rows, int Stages>
+struct few_rows_pairs_policy : few_rows_policy<HeadSize, HeadSizeV, Rows, Stages> {
+  static constexpr int heads = 2;
+};
+
+/// Two heads of keys as one of twice the head size. A tile has the packed rows of both. A row takes the scores and the columns of O of
+/// one of them, bit-identical to a tile of one head.
+struct pairs_of_heads {
+  /// Whether a view of keys or values may be seen so.
+  template <class View>
+  GIWA_HOST_DEVICE static constexpr bool suit(const View& v) {
+    return v.extent(2) % 2 == 0 && v.stride(2) == v.extent(3) && v.stride(3) == 1;
+  }
+  template <class View>
+  GIWA_HOST_DEVICE static constexpr View of(const View& v) {
+    return {v.data(),
+            {v.extent(0), v.extent(1), v.extent(2) / 2, 2 * v.extent(3)},
+            {v.stride(0), v.stride(1), 2 * v.extent(3), 1}};
+  }
+  /// Which of the two heads of keys a packed row has.
+  GIWA_HOST_DEVICE static int head_of(const packed_rows& rows, int row) {
+    return 2 * (rows.head(row) - rows.first_head) < static_cast<int>(rows.group.divisor()) ? 0 : 1;
+  }
 };
 
 /// The accumulator `Map` of 16 rows without the second row of each lane: a tile of 8 rows. The products compute 16 rows, and the
@@ -91,6 +117,7 @@ struct few_rows_types {
   static constexpr bool has_boxes = !call_params::selects;  // TMA does not gather rows
   static constexpr int rows = Policy::rows, fragment_rows = rows < 16 ? 16 : rows, stages = Policy::stages,
                        leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));
+  static constexpr int heads = Policy::heads, width = heads * Policy::head_size, width_v = heads * Policy::head_size_v;
   using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   // Warps: the first compute O = P V, the next S = Q K^T and P, the last copy keys. Conversions make S slower: then two
   // groups of warps compute it for every other leaf, and half as many compute O, if their registers hold the fold.
@@ -99,25 +126,27 @@ struct few_rows_types {
   static constexpr int output_warps = score_groups == 2 ? 4 : 8, score_warps = 4, producers = 4;
   static constexpr int max_threads = 32 * (output_warps + score_groups * score_warps + producers);
   // The fold takes most registers. All roles together have the 128 of each of 512 threads.
-  static constexpr bool narrow = Policy::head_size_v <= 64;
+  static constexpr bool narrow = width_v <= 64;
   static constexpr int output_registers = score_groups == 1 ? 168 : narrow ? 152 : 200;
   static constexpr int score_registers = score_groups == 1 ? 104 : narrow ? 144 : 120, producer_registers = 72;
 
   template <class Value, int Rows, int Columns>
   using tile = shared_tile<Value, tile_shape<Rows, Columns>,
                            swizzled<Columns * sizeof(Value) % 128 == 0 ? swizzle::bytes_128 : swizzle::bytes_64>>;
-  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;                 // (rows, head size)
-  using k_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size, codes), 64)>;    // (keys, head size)
-  using v_tile = tile<Element, leaf_keys, round_up(ceil_div(Policy::head_size_v, codes), 64)>;  // (keys, columns)
-  using p_tile = tile<operand, fragment_rows, leaf_keys>;                                       // (rows, keys)
+  using q_tile = tile<operand, fragment_rows, round_up(Policy::head_size, 64)>;     // (rows, head size)
+  using k_tile = tile<Element, leaf_keys, round_up(ceil_div(width, codes), 64)>;    // (keys, head size)
+  using v_tile = tile<Element, leaf_keys, round_up(ceil_div(width_v, codes), 64)>;  // (keys, columns)
+  using p_tile = tile<operand, fragment_rows, leaf_keys>;                           // (rows, keys)
 
   // The score warps share out the keys of a leaf, the output warps the columns of O. Some may have none.
   static constexpr int warp_keys = leaf_keys / score_warps < 16 ? 16 : leaf_keys / score_warps;
   static constexpr int scores_in_use = leaf_keys / warp_keys;  // warps
-  static constexpr int columns = round_up(Policy::head_size_v, 16);
-  static constexpr int warp_columns = columns <= 16 * output_warps ? 16 : columns <= 32 * output_warps ? 32 : 64;
+  static constexpr int columns = round_up(Policy::head_size_v, 16), tile_columns = heads * columns;
+  static constexpr int warp_columns = tile_columns <= 16 * output_warps   ? 16
+                                      : tile_columns <= 32 * output_warps ? 32
+                                                                          : 64;
   static constexpr int outputs_in_use =
-      round_up(ceil_div(columns, warp_columns), warp_columns < 16 * codes ? 2 : 1);  // warps
+      round_up(ceil_div(tile_columns, warp_columns), warp_columns < 16 * codes ? 2 : 1);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns * codes);
 
   /// producers: one of them has written the first work tile. ready: so they have, and the mbarriers are initialized. scores,
