@@ -28,7 +28,8 @@ case_options draw_sizes(uint64 seed, bool is_small) {
   // Longer, for gaps of many tiles.
   c.batch = 1, c.q_used.clear(), c.k_used.clear(), c.k_index.clear(), c.k_batch = 0;
   c.kv_heads = 1, c.heads = 1 + random.below(2);
-  c.seq_q = 1 + random.below(400), c.seq_k = 1 + random.below(1 + (3 << 21) / (HeadSize + HeadSizeV) / c.seq_q);
+  const int64 work = draws_small ? 3 << 19 : 3 << 21;
+  c.seq_q = 1 + random.below(400), c.seq_k = 1 + random.below(1 + work / (HeadSize + HeadSizeV) / c.seq_q);
   return c;
 }
 

@@ -43,6 +43,7 @@ struct selection_case {
       for (int64 i = 0; i < given.most; ++i) {
         const int strange[] = {-1, -2147483647 - 1, 2147483647, static_cast<int>(pool), -7};
         int64 number = strange[random.below(5)];
+        if (given.strange == 0 && given.counts && i >= wanted) number = random.below(pool);  // the count leaves it out
         const int64 left = given.most - i, needed = wanted - listed;
         if (needed > 0 && (given.strange == 0 || left == needed || random.below(left) < needed)) {
           const int64 row = rows[static_cast<std::size_t>(listed++)];
@@ -54,7 +55,7 @@ struct selection_case {
         indices.push_back(static_cast<int>(number));
       }
       for (int i = 0; i < 3; ++i) indices.push_back(static_cast<int>(random.below(pool)));  // not of the list
-      counts.push_back(static_cast<int>(given.strange == 0     ? wanted
+      counts.push_back(static_cast<int>(given.strange == 0     ? (wanted == 0 && n % 2 == 1 ? -1 : wanted)
                                         : random.below(2) == 0 ? given.most
                                                                : given.most + 5));
     }

@@ -187,9 +187,14 @@ def attention_cached(q, k_cache, v_cache, lengths, pages=None, *, causal=True, w
     The other arguments are those of attention(); q may be packed. There are no gradients. Lengths and pages are read when the
     kernels run, so a CUDA graph may be replayed with others in the same tensors.
     """
+    if indices is None and (counts is not None or of_sequences):
+        raise ValueError("giwa_torch: counts and of_sequences belong to indices")
+    if indices is not None and k_cache.dtype != q.dtype and not (k_cache.dtype == torch.uint8 and k_cache.shape[-1] == 656):
+        raise NotImplementedError(f"giwa_torch: indices with a cache of {k_cache.dtype}")
     o, lse = torch.ops.giwa.attention_cached.default(q, k_cache, v_cache, lengths, pages, q_offsets, alibi_slopes, sinks, k_scales,
                                                      v_scales, max_q, window[0], 0 if causal and indices is None else window[1], True,
-                                                     softcap, scale, indices, counts, of_sequences, heads_first)
+                                                     softcap, scale, indices, None if counts is None else counts.reshape(-1), of_sequences,
+                                                     heads_first)
     return (o, lse) if return_lse else o
 
 

@@ -207,6 +207,10 @@ std::string block_map_failures(const Make& make) {
       {.batch = 2, .heads = 3, .queries = 100, .keys = 400, .block_queries = 16, .block_keys = 32},
       {.batch = 3, .heads = 1, .queries = 130, .keys = 70, .block_queries = 64, .block_keys = 16, .by_keys = false},
       {.heads = 2, .queries = 33, .keys = 2100, .block_queries = 32, .block_keys = 2},  // more words than lanes
+      {.queries = 700,
+       .keys = 528,
+       .block_queries = 256,
+       .block_keys = 128},  // more vectors of booleans than are read at once
   };
   giwa::uint64 seed = 0;
   for (const block_problem& p : problems) {

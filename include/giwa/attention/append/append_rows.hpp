@@ -27,7 +27,7 @@ struct append_views {
   GIWA_HOST_DEVICE constexpr bool is_paged() const { return cache.pages.indices != nullptr; }
   GIWA_HOST_DEVICE constexpr bool has_v() const { return v.data() != nullptr || v.extent(3) != 0; }
   GIWA_HOST_DEVICE constexpr bool has_q() const { return q.data() != nullptr || q.extent(3) != 0; }
-  GIWA_HOST_DEVICE constexpr bool finds_scales() const { return k_scales.data() != nullptr; }
+  GIWA_HOST_DEVICE constexpr bool finds_scales() const { return is_given(k_scales); }
   GIWA_HOST_DEVICE constexpr int64 rows() const { return k.extent(0) * k.extent(1); }
   /// Whether places or positions of rows follow from their sequences.
   GIWA_HOST_DEVICE constexpr bool needs_sequences(bool rotates) const {

@@ -269,10 +269,10 @@ struct append_options {
   tensor_view<float, 3> v_scales{};
   ///@}
   /// With k_scales: subtracted from the rotated k, (kv heads, head size). Scores of a query change by one number, which the softmax does not
-  /// see, but lse and score modifiers do.
+  /// see, but lse, sinks, a prior, a merge and score modifiers do.
   tensor_view<const float, 2> k_mean{};
   /// With k_scales: the rotated k, less k_mean, and q are multiplied by the Hadamard matrix over the root of the head size, which spreads
-  /// outliers over all elements and leaves scores as they are. The head size is a power of two from 16 to 512 (fp32: 256), all or none of it is
+  /// outliers over all elements and leaves scores as they are if q is that of this call. The head size is a power of two from 16 to 512 (fp32: 256), all or none of it is
   /// rotated, and rows are aligned to 16 bytes.
   bool hadamard = false;
 };

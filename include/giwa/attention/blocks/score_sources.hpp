@@ -45,16 +45,28 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
     const int64 row_step = visible.stride(2), step = visible.stride(3);
     const bool in_vectors = step == 1 && map.block_keys % width == 0 && row_step % width == 0 &&
                             reinterpret_cast<uint64>(of_head) % width == 0;
+    int shift = 0;  // a row of a block has 1 << shift vectors
+    while (width << shift < map.block_keys) ++shift;
     return bits_of_blocks(map, at, [&](const score_tile& t) {
       const int rows = t.last_query - t.first_query + 1, keys = t.last_key - t.first_key + 1;
       const bool* const first = of_head + (t.first_query * row_step + t.first_key * step);
       bool found = false, missing = false;
       if (in_vectors && keys % width == 0) {
-        const int each = keys / width;
-        for (int64 i = team.lane(); i < int64{rows} * each; i += Team::lanes) {
-          const auto x = load_vector<vector>(first + (i / each * row_step + i % each * width));
-          for (int k = 0; k < 2; ++k) found = found || x.bytes[k] != 0, missing = missing || has_zero(x.bytes[k]);
+        uint64 any = 0, zeros = 0;
+        const int64 all = int64{rows} << shift;
+        for (int64 i = team.lane(); i < all; i += at_once * Team::lanes) {
+          vector x[unsigned{at_once}];
+          GIWA_UNROLL
+          for (int k = 0; k < at_once; ++k) {
+            // Instead of what is not in the block its first vector again.
+            const int64 n = i + k * Team::lanes, row = n >> shift, key = (n - (row << shift)) * width;
+            x[k] = load_vector<vector>(n < all && key < keys ? first + (row * row_step + key) : first);
+          }
+          GIWA_UNROLL
+          for (int k = 0; k < at_once; ++k)
+            for (int j = 0; j < 2; ++j) any |= x[k].bytes[j], zeros |= zero_bytes(x[k].bytes[j]);
         }
+        found = any != 0, missing = zeros != 0;
       } else {
         for (int64 i = team.lane(); i < int64{rows} * keys; i += Team::lanes)
           (first[i / keys * row_step + i % keys * step] ? found : missing) = true;
@@ -65,11 +77,13 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
 
  private:
   static constexpr int width = 16;
+  static constexpr int at_once = 8;  // loads of a lane
   struct alignas(width) vector {
     uint64 bytes[2];
   };
-  GIWA_HOST_DEVICE static constexpr bool has_zero(uint64 bytes) {
-    return ((bytes - 0x0101010101010101u) & ~bytes & 0x8080808080808080u) != 0;
+  /// Not 0 if one of eight bytes is.
+  GIWA_HOST_DEVICE static constexpr uint64 zero_bytes(uint64 bytes) {
+    return (bytes - 0x0101010101010101u) & ~bytes & 0x8080808080808080u;
   }
 };
 

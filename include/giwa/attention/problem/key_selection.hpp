@@ -89,6 +89,8 @@ GIWA_HOST_DEVICE status check_selection(const cached_views<T, Element, O>& a, co
   first_failure broken;
   if constexpr (selects_keys<Mask>) {
     const int64 queries = a.q.extent(0) * a.q.extent(1);
+    if (queries > attention_limits::length)
+      return status::invalid("q", "too many queries with lists", bound::at_most, attention_limits::length, queries);
     if (const status s = mask.check({1, 1, queries, mask.most}); !s.ok()) return s;
     const tensor_view<const int, 2> lists(mask.indices, {queries, mask.most}, {mask.stride, 1});
     if (const status s = lists.check("indices"); !s.ok()) return s;

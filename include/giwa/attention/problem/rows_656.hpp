@@ -11,12 +11,15 @@ namespace giwa::inline GIWA_ABI {
 /// 64 numbers of bf16. A cache of such rows has k of (sequences or pages, keys, kv heads, 656) and no v: the values are the first 512
 /// numbers. A number of e4m3 stands for its product with its scale, rounded to fp32.
 struct rows_656 {
-  static constexpr int row_bytes = 656;                     ///< of a row
-  static constexpr int codes = 512, group = 128;            ///< numbers of e4m3, and those that share a scale
-  static constexpr int rest = 64;                           ///< numbers of bf16
-  static constexpr int scales_at = 512, rest_at = 528;      ///< bytes before the scales, and before the numbers of bf16
-  static constexpr int head_size = 576, head_size_v = 512;  ///< of k and of v
-  unsigned char byte;                                       ///< the byte
+  static constexpr int row_bytes = 656;    ///< of a row
+  static constexpr int codes = 512;        ///< numbers of e4m3
+  static constexpr int group = 128;        ///< numbers that share a scale
+  static constexpr int rest = 64;          ///< numbers of bf16
+  static constexpr int scales_at = 512;    ///< bytes before the scales
+  static constexpr int rest_at = 528;      ///< bytes before the numbers of bf16
+  static constexpr int head_size = 576;    ///< of k
+  static constexpr int head_size_v = 512;  ///< of v
+  unsigned char byte;                      ///< the byte
 
   /// Returns number i of a row.
   GIWA_HOST_DEVICE static float number_at(const rows_656* row, int64 i) {

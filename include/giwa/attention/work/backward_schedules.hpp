@@ -62,7 +62,8 @@ struct backward_schedules {
       const int64 cached = (int64{64} << 20) / (4 * head_sizes * (queries < 1 ? 1 : queries));
       return cached < 1 ? 1 : cached < 16 ? cached : 16;
     }
-    const int64 readers = p.views.in.q.extent(2) > p.views.in.k.extent(2) ? 2 : 1;
+    // Twice as many where several heads read one, up to 8192 tokens: longer calls were not timed.
+    const int64 readers = keys <= 8192 && p.views.in.q.extent(2) > p.views.in.k.extent(2) ? 2 : 1;
     return readers * (keys <= 4096 ? 16 : 8);
   }
   /// Whether the host knows that the mask keeps all scores. A causal one does in most steps of a ring.

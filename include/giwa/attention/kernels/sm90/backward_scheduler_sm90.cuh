@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The scheduler of the Hopper kernels of attention_backward: picks work items, and loads their keys and values where dq is added.
+// The scheduler of the Hopper kernels of attention_backward: picks work items, and loads their keys and values where schedules_keys says so.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_SCHEDULER_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_SCHEDULER_SM90_CUH
 

@@ -16,9 +16,9 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// dq by tiles of queries, or dk, dv, both, or both with dq by tiles of keys. Warp 0 loads, warp 2 schedules and loads keys
-/// and values if dq is added, and warps 1 and 3 write dq then; the other two warpgroups are consumers. A block sums 128 rows of a gradient alone, so their bits are
-/// always the same, unless work tiles share rows (shared_key_sums); those of dq that is added follow from its order
+/// dq by tiles of queries, or dk, dv, both, or both with dq by tiles of keys. Warp 0 loads, warp 2 schedules and, where
+/// schedules_keys says so, loads keys and values, and warps 1 and 3 write dq that is added; the other two warpgroups are consumers.
+/// A block sums 128 rows of a gradient alone, so their bits are always the same, unless work tiles share rows (shared_key_sums); those of dq that is added follow from its order
 /// (sm90_dq_writer).
 template <class T, class G, int HeadSize, int HeadSizeV, gradient Of, class Mask, class Score>
 struct sm90_backward_op {
