@@ -58,6 +58,47 @@ struct bits {
   }
 };
 
+/// Leaves `word` in the shared memory of all multiprocessors.
+template <class T>
+__global__ void fill_shared_memory(T word, int words) {
+  extern __shared__ T memory[];
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += static_cast<int>(blockDim.x)) memory[i] = word;
+  __syncthreads();
+  if (memory[(threadIdx.x * 61 + 7) % static_cast<unsigned>(words)] != word) __trap();
+}
+
+/// The rows that no sequence has, in the cache and in shared memory, change no bit: NaN, infinity, the largest numbers, or zeros.
+template <class Bits>
+void check_past_the_end(Bits& x) {
+  using element = std::remove_cvref_t<decltype(x.on_host.k.memory[0])>;
+  CAPTURE(x.on_host.options.text());
+  const int bytes = static_cast<int>(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  check_cuda(cudaFuncSetAttribute(fill_shared_memory<unsigned>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  std::vector<element> kept[2] = {x.on_host.k.memory, x.on_host.v.memory};
+  for (const unsigned word :
+       {0u, 0xffffffffu, 0x7c007c00u, 0xfc00fc00u, 0x7f807f80u, 0x7f7f7f7fu, 0xfbfffbffu, 0x7bff7bffu}) {
+    CAPTURE(word);
+    const auto other = [&](auto& of, const std::vector<element>& rows) {
+      for (std::size_t i = 0; i < of.memory.size(); ++i)
+        std::memcpy(&of.memory[i], reinterpret_cast<const char*>(&word) + i * sizeof(element) % 4, sizeof(element));
+      x.on_host.for_each_row([&](int64 at, int64 row, int64 head) {
+        for (int64 d = 0; d < of.extents[3]; ++d) {
+          element* const to = &of.view()(at, row, head, d);
+          *to = rows[static_cast<std::size_t>(to - of.memory.data())];
+        }
+      });
+    };
+    other(x.on_host.k, kept[0]), other(x.on_host.v, kept[1]);
+    check_cuda(cudaMemcpy(x.gpu.k.data(), x.on_host.k.memory.data(), x.gpu.k.bytes(), cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy(x.gpu.v.data(), x.on_host.v.memory.data(), x.gpu.v.bytes(), cudaMemcpyHostToDevice));
+    wait_for_device();
+    fill_shared_memory<<<static_cast<unsigned>(2 * device_attribute(cudaDevAttrMultiProcessorCount)), 1024,
+                         static_cast<std::size_t>(bytes), x.stream>>>(word, bytes / 4);
+    x.run(x.gpu.views(), x.gpu.call_options(1 << 20));
+    CHECK(x.same());
+  }
+}
+
 /// Elements [first, last) of a dimension.
 template <class T, int Rank>
 tensor_view<T, Rank> slice(const tensor_view<T, Rank>& v, int d, int64 first, int64 last) {

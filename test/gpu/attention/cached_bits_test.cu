@@ -92,6 +92,28 @@ TEST_CASE("infinite values whose weights are 0 or not, in a leaf that some rows 
   }
 }
 
+TEST_CASE("rows past the end of a sequence, in its last page and in shared memory, change no bit") {
+  for (const int64 page : {0, 16, 24, 64, 128}) {
+    cached_case_options c = bits_case_of(page, page == 16);
+    c.lengths = {1499, 130, 5, 0, 801, 255};
+    bits<fp16, fp16> x(c);
+    check_past_the_end(x);
+    bits<giwa::bf16, giwa::bf16> y(c);
+    check_past_the_end(y);
+    c.k_scales = c.v_scales = page == 16 ? 7 : 4;
+    bits<fp16, giwa::e4m3> z(c);
+    check_past_the_end(z);
+    if (small_mode() && page == 16) return;
+  }
+  // Many rows.
+  for (const int64 page : {0, 16, 64}) {
+    cached_case_options c = bits_case_of(page, true, true);
+    c.lengths = {1499, 1130, 5, 0, 1401, 255};
+    bits<fp16, fp16> x(c);
+    check_past_the_end(x);
+  }
+}
+
 TEST_CASE("many rows: alone, with any workspace, and in slices of heads") {
   for (const int64 page : {0, 16})
     for (const bool packed : {false, true}) {

@@ -161,6 +161,18 @@ TEST_CASE("latent rows have the same bits in pages and layouts of every kind") {
       }
 }
 
+TEST_CASE("rows past the end of a sequence of latent rows, in its last page and in shared memory, change no bit") {
+  for (const int64 page : {0, 16, 64})
+    for (const int group : {5, 40}) {
+      cached_case_options c = mixed_case(page, false, group);
+      c.queries.assign(c.queries.size(), 1);
+      for (int& n : c.lengths) n -= n > 64 ? 1 : 0;
+      bits<bf16, bf16, size, size_v> x(c);
+      check_past_the_end(x);
+      if (small_mode()) return;
+    }
+}
+
 TEST_CASE("one long sequence of latent rows, of which every multiprocessor has a split") {
   for (const int length : {8192, 8300, 8301}) {
     cached_case_options c = mixed_case(64, false);

@@ -20,6 +20,9 @@ GIWA_HOST_DEVICE bool is_nonfinite(T x) {
   return (b & traits::nonfinite) == traits::nonfinite;
 }
 
+/// Whether an element is NaN; e4m3 has no infinity.
+GIWA_HOST_DEVICE inline bool is_nonfinite(e4m3 x) { return (x.bits() & 0x7f) == 0x7f; }
+
 /// Whether a thread's share of a 16-bit tile in shared memory holds NaN or infinity: 0 times such an element is NaN.
 /// Shares follow the order of memory, because the position of an element does not matter here.
 template <int Warps, class Tile>
@@ -56,6 +59,24 @@ GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
   return any;
 }
 
+/// Whether a thread's share of an e4m3 tile in shared memory holds NaN.
+template <int Warps, class Tile>
+  requires stdlib::same_as<typename Tile::value_type, e4m3>
+GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
+  const uint4* const from = reinterpret_cast<const uint4*>(tile.data());
+  uint32 found = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
+  for (int i = thread; i < Tile::bytes / 16; i += 32 * Warps) {
+    const uint4 x = from[i];
+    const uint32 word[4] = {x.x, x.y, x.z, x.w};
+    GIWA_UNROLL
+    for (int k = 0; k < 4; ++k) found |= (word[k] & 0x7f7f7f7fu) + 0x01010101u;  // a byte of 0x7f becomes 0x80
+  }
+  return (found & 0x80808080u) != 0;
+}
+
 /// Replaces every NaN and infinity of a V tile in shared memory by 0, and adds their number to `found`. Needed for
 /// tiles of which not every row sees every key: P is 0 for a masked key, but 0 times such a value is NaN.
 /// add_nonfinite() adds the removed values to the output. All threads of the block call it between barriers.
@@ -74,6 +95,33 @@ GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found
     for (int j = 0; j < run; ++j)
       if (is_nonfinite(part.get(j))) at[j] = convert<value>{}(0.f);
   }
+}
+
+/// Replaces NaN and infinity by 0 in a tile of keys of which some row does not see all; returns whether there were any. Rows from `keys`
+/// on are no keys of the sequence. They hold what the cache has there, or what was in shared memory before, and become zeros first: P is 0
+/// for them, and add_nonfinite() would look for a NaN among them in all keys of the tile, in memory. `Warps` warps call it; `thread` is
+/// the rank among them. They meet in sync(), after which TMA and wgmma may use what they wrote.
+template <int Warps, class Block, class Tile, class Sync>
+GIWA_DEVICE bool scrub_keys(const Block& block, int thread, Tile& tile, int keys, int& found, const Sync& sync) {
+  using value = typename Tile::value_type;
+  constexpr int run = Tile::placement::run, runs = Tile::columns / run;
+  if (thread == 0) found = 0;
+  if (keys < Tile::rows) {
+    GIWA_NO_UNROLL
+    for (int i = keys * runs + thread; i < Tile::rows * runs; i += 32 * Warps)
+      *reinterpret_cast<uint4*>(tile.chunk(i / runs, i % runs * run)) = uint4{0, 0, 0, 0};
+  }
+  sync();
+  if (block.any(has_nonfinite<Warps>(thread, tile)) && block.lane() == 0) found = 1;
+  sync();
+  if (found == 0) return false;
+  for (int i = thread; i < Tile::rows * runs; i += 32 * Warps) {
+    value* const elements = &tile(i / runs, i % runs * run);
+    for (int j = 0; j < run; ++j)
+      if (is_nonfinite(elements[j])) elements[j] = convert<value>{}(0.f);
+  }
+  sync();
+  return true;
 }
 
 /// Clears the rows of two tiles, or of x alone, of which one has NaN or infinity, and calls mark(row). A warp calls it. Rare, so

@@ -196,27 +196,6 @@ GIWA_DEVICE void multiply_values(int lane, register_tile<float, byte_map<Rows, C
   }
 }
 
-/// Whether an element is NaN; e4m3 has no infinity.
-GIWA_HOST_DEVICE inline bool is_nonfinite(e4m3 x) { return (x.bits() & 0x7f) == 0x7f; }
-
-/// Whether a thread's share of an e4m3 tile in shared memory holds NaN.
-template <int Warps, class Tile>
-  requires stdlib::same_as<typename Tile::value_type, e4m3>
-GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
-  const uint4* const from = reinterpret_cast<const uint4*>(tile.data());
-  uint32 found = 0;
-#if defined(__CUDA_ARCH__)
-#pragma unroll 1
-#endif
-  for (int i = thread; i < Tile::bytes / 16; i += 32 * Warps) {
-    const uint4 x = from[i];
-    const uint32 word[4] = {x.x, x.y, x.z, x.w};
-    GIWA_UNROLL
-    for (int k = 0; k < 4; ++k) found |= (word[k] & 0x7f7f7f7fu) + 0x01010101u;  // a byte of 0x7f becomes 0x80
-  }
-  return (found & 0x80808080u) != 0;
-}
-
 }  // namespace giwa::inline GIWA_ABI::detail
 
 #endif

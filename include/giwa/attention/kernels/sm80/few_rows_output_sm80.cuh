@@ -114,7 +114,7 @@ struct few_rows_output {
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
     s.v.full[stage].wait(turn / stages & 1);
     bool scrubbed = false;
-    if constexpr (may_be_nonfinite<element>) scrubbed = visible == tile_keep::some && scrub(s.v.tile[stage], buffer);
+    if constexpr (may_be_nonfinite<element>) scrubbed = visible == tile_keep::some && scrub(rows, leaf, stage, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), Types::score_threads + Types::output_threads);
     read_sums(buffer, x);
     if (has_columns()) multiply(x.o, stage, buffer);
@@ -150,24 +150,10 @@ struct few_rows_output {
     }
   }
 
-  /// Replaces NaN and infinity in V by zeros, because 0 times such a value is NaN; returns whether there were any. For
-  /// leaves of which some row does not see every key. All output warps call it.
-  template <class Tile>
-  GIWA_DEVICE bool scrub(Tile& tile, int buffer) const {
-    if (block.rank() == 0) s.has_nonfinite[buffer] = 0;
-    sync();
-    if (block.any(has_nonfinite<Types::output_warps>(block.rank(), tile)) && lane == 0) s.has_nonfinite[buffer] = 1;
-    sync();
-    if (s.has_nonfinite[buffer] == 0) return false;
-    constexpr int run = Tile::placement::run, runs = Tile::columns / run;
-    for (int i = block.rank(); i < Tile::rows * runs; i += threads) {
-      element* const elements = &tile(i / runs, i % runs * run);
-      for (int j = 0; j < run; ++j)
-        if (is_nonfinite(elements[j])) elements[j] = convert<element>{}(0.f);
-    }
-    arch::fence_async_proxy();
-    sync();
-    return true;
+  /// For leaves of which some row does not see every key. All output warps call it.
+  GIWA_DEVICE bool scrub(const packed_rows& rows, int leaf, int stage, int buffer) const {
+    return scrub_keys<Types::output_warps>(block, block.rank(), s.v.tile[stage], rows.keys - leaf * leaf_keys,
+                                           s.has_nonfinite[buffer], [&] { arch::fence_async_proxy(), sync(); });
   }
   /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0. So a row gets the same bits
   /// in a tile that is not scrubbed because all of its rows see every key.

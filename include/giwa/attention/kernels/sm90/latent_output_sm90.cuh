@@ -154,7 +154,7 @@ struct latent_output {
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
     Types::wait_for_keys(p, s, turn);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), threads_of_both);  // S of the leaf is done too
-    const bool scrubbed = Types::scrubs && visible == tile_keep::some && scrub(s.k.tile[stage], buffer);
+    const bool scrubbed = Types::scrubs && visible == tile_keep::some && scrub(rows, leaf, stage, buffer);
     multiply_values(x, stage, buffer);
     block.sync_warp();
     if (lane == 0) s.k.empty[stage].arrive();
@@ -190,24 +190,10 @@ struct latent_output {
     }
   }
 
-  /// Replaces NaN and infinity in V by zeros, because 0 times such a value is NaN; returns whether there were any. For
-  /// leaves of which some row does not see every key. All output warps call it, after S of the leaf.
-  template <class Tile>
-  GIWA_DEVICE bool scrub(Tile& tile, int buffer) const {
-    if (block.rank() == 0) s.has_nonfinite[buffer] = 0;
-    sync();
-    if (block.any(has_nonfinite<Types::output_warps>(block.rank(), tile)) && lane == 0) s.has_nonfinite[buffer] = 1;
-    sync();
-    if (s.has_nonfinite[buffer] == 0) return false;
-    constexpr int run = Tile::placement::run, runs = Tile::columns / run;
-    for (int i = block.rank(); i < Tile::rows * runs; i += threads) {
-      element* const elements = &tile(i / runs, i % runs * run);
-      for (int j = 0; j < run; ++j)
-        if (is_nonfinite(elements[j])) elements[j] = convert<element>{}(0.f);
-    }
-    arch::fence_async_proxy();
-    sync();
-    return true;
+  /// For leaves of which some row does not see every key. All output warps call it, after S of the leaf.
+  GIWA_DEVICE bool scrub(const packed_rows& rows, int leaf, int stage, int buffer) const {
+    return scrub_keys<Types::output_warps>(block, block.rank(), s.k.tile[stage], rows.keys - leaf * leaf_keys,
+                                           s.has_nonfinite[buffer], [&] { arch::fence_async_proxy(), sync(); });
   }
   /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0.
   GIWA_DEVICE void add_nonfinite(const few_rows_work_tile& work, const packed_rows& rows, int leaf, int buffer,

@@ -153,7 +153,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at,
                            const leaf_tile& other, bool other_is_strange) {
     at.list.apply(block, thread, steps, scores, rows, at.visible, rows_are_packed{at.first_key()});
-    const bool is_strange = Types::scrubs && at.visible == tile_keep::some && this->scrub(s.k.tile[at.stage()]);
+    const bool is_strange = Types::scrubs && at.visible == tile_keep::some && this->scrub(rows, at.tile, at.stage());
     float largest[row_slots], sum[row_slots];
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) largest[r] = softmax.m[r];

@@ -48,25 +48,10 @@ struct latent_wide_output {
   GIWA_DEVICE void sync_one() const { arch::barrier_sync(Types::barrier_of(barrier::of_one, index), 128); }
 
   // --- NaN and infinity
-  /// Replaces NaN and infinity in a tile by zeros, because 0 times such a value is NaN; returns whether there were any. For tiles of
-  /// which some row does not see every key, when S is complete.
-  template <class Tile>
-  GIWA_DEVICE bool scrub(Tile& tile) const {
-    int& found = s.has_nonfinite[index];
-    if (thread == 0) found = 0;
-    sync_one();
-    if (block.any(has_nonfinite<4>(thread, tile)) && lane == 0) found = 1;
-    sync_one();
-    if (found == 0) return false;
-    constexpr int run = Tile::placement::run, runs = Tile::columns / run;
-    for (int i = thread; i < Tile::rows * runs; i += 128) {
-      operand* const elements = &tile(i / runs, i % runs * run);
-      for (int j = 0; j < run; ++j)
-        if (is_nonfinite(elements[j])) elements[j] = convert<operand>{}(0.f);
-    }
-    arch::fence_async_proxy();
-    sync_one();
-    return true;
+  /// For tiles of which some row does not see every key, when S is complete.
+  GIWA_DEVICE bool scrub(const packed_rows& rows, int tile, int stage) const {
+    return scrub_keys<4>(block, thread, s.k.tile[stage], rows.keys - tile * Types::leaf_keys, s.has_nonfinite[index],
+                         [&] { arch::fence_async_proxy(), sync_one(); });
   }
   /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0. Both warpgroups call it. It is
   /// written for small code: it is in the loop more than once.
