@@ -560,6 +560,11 @@ TEST_CASE("the shape of splits: within the workspace, and on all blocks where it
     // At least nine tenths of the blocks, or one for each leaf.
     const int64 leaves = w.tiles * w.tile_leaves * w.kv_heads;
     idle += int64{all.splits} * all.columns * 10 >= std::min(blocks * 9, leaves * 9) ? 0 : 1;
+    // And where none of equal work tiles is divided, at least fifteen sixteenths.
+    if (all.whole_tiles > 0)
+      idle += all.columns * giwa::ceil_div(int64{all.whole_tiles}, int64{all.tiles_of_split}) >= blocks - blocks / 16
+                  ? 0
+                  : 1;
     // Without a workspace, a block for each work tile.
     idle += int64{none.splits} * none.columns * 10 >= std::min(blocks, w.tiles * w.kv_heads) * 9 ? 0 : 1;
     fewer += none.splits <= s.splits && s.splits <= all.splits ? 0 : 1;
@@ -591,6 +596,8 @@ TEST_CASE("splits are whole work tiles where nearly all blocks have one") {
   CHECK(shape(32, 4, true).slots == 0);
   CHECK(shape(128, 1, false).slots > 0);  // lengths may differ
   CHECK(shape(120, 1, true).slots > 0);
+  CHECK(shape(16, 8, true).slots == 0);
+  CHECK(shape(15, 8, true).slots > 0);  // 12 of 132 blocks would be idle
   CHECK(lengths(128, 1, 128 * 64) == 64);
   CHECK(lengths(128, 1, 128 * 3) == 3);
   CHECK(lengths(250, 1, 250 * 50) == 100);

@@ -49,7 +49,7 @@ GIWA_HOST_DEVICE constexpr split_shape shape_of_splits(const split_work& w, int6
                                  : are_nodes && splits > 16 ? node
                                                             : 0};
     const int64 each = ceil_div(tiles, splits);
-    if (tiles > 0 && tiles <= 1 << 30 && ceil_div(tiles, each) >= splits - splits / 16)
+    if (tiles > 0 && tiles <= 1 << 30 && columns * ceil_div(tiles, each) >= blocks - blocks / 16)
       s.whole_tiles = static_cast<int>(tiles), s.tiles_of_split = static_cast<int>(each);
     s.most_leaves = s.length_of(leaves);
     return s;
