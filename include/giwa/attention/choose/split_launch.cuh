@@ -19,18 +19,21 @@ bool rows_begin_at_16_bytes(const tensor_view<T, 4>& v) {
 
 /// The splits of a call for `most` of them or multiprocessors: alike where the host knows all lengths.
 template <class Call, class Most>
-split_shape shape_of_call(const Call& call, const split_work& work, const Most& most, int leaf_keys, int tile_rows) {
-  split_shape shape = shape_of_splits(work, most, call.workspace == nullptr ? 0 : call.workspace_bytes);
-  if (work.exact) {
-    const cached_sequence first = call.at(0);
-    shape.set_alike(first, leaves_of(call, first, leaf_keys, tile_rows), work.sequences);
-  }
+split_shape shape_of_call(const Call& call, split_work work, const Most& most, int leaf_keys, int tile_rows) {
+  const int64 available = call.workspace == nullptr ? 0 : call.workspace_bytes;
+  if (!work.exact) return shape_of_splits(work, most, available);
+  const cached_sequence first = call.at(0);
+  const sequence_leaves leaves = leaves_of(call, first, leaf_keys, tile_rows);
+  work.tile_leaves = leaves.count();
+  split_shape shape = shape_of_splits(work, most, available);
+  shape.set_alike(first, leaves, work.sequences);
   return shape;
 }
 /// Whether the host knows the leaves of a call whose lengths it knows.
 template <class Params>
 bool knows_leaves(const Params& call) {
-  return !call.is_ragged() && !mask_bounds_leaves<stdlib::remove_cvref_t<decltype(call.mask)>>;
+  using mask = stdlib::remove_cvref_t<decltype(call.mask)>;
+  return !call.is_ragged() && (!mask_bounds_leaves<mask> || mask_traits<mask>::known_on_host(call.mask));
 }
 /// The parameters of splits whose leaves and tiles are those of `Types`.
 template <class Types, class Call>

@@ -95,6 +95,11 @@ GIWA_HOST_DEVICE sequence_leaves leaves_of(const Params& p, const cached_sequenc
       else
         step /= 2;
     }
+    // Where the first query begins: else a window of 1024 of 16384 keys takes 14 steps.
+    if constexpr (has_first_key<stdlib::remove_cvref_t<decltype(p.mask)>>) {
+      const int first = p.mask.first_key(attention_coord{s.batch, 0, 0, 0, s.offset}) / leaf_keys;
+      if (first > 0 && first < end && is_masked(0, first)) l.first = first;
+    }
     for (int step = 1; l.first < end;) {
       if (step > end - l.first) step = end - l.first;
       if (is_masked(l.first, step))
