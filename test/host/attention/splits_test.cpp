@@ -435,7 +435,8 @@ TEST_CASE("blocks find their splits") {
             splits_elsewhere(p, shape_of_splits(work_of_call(p, 128, 16), blocks, giwa::max_int64), 128, 16, threads);
     }
   CHECK(elsewhere == 0);
-  // Without lengths all sequences are alike; the host can say so, and does not under a mask.
+  // Without lengths all sequences are alike; the host can say so, also under a mask that it knows.
+  law broken;
   for (const int64 keys : {0, 1, 128, 3000}) {
     const call_sizes sizes{.sequences = 77, .keys = keys, .heads = 4, .kv_heads = 2};
     const auto plain = sizes.params(full{});
@@ -446,10 +447,19 @@ TEST_CASE("blocks find their splits") {
       shape.set_alike(plain.at(0), leaves_of(plain, plain.at(0), 128, 16), sizes.sequences);
       CHECK(shape.total > 0);
       elsewhere += splits_elsewhere(plain, shape, 128, 16, 64);
-      elsewhere += splits_elsewhere(masked, shape_of_splits(work_of_call(masked, 128, 16), blocks, giwa::max_int64),
-                                    128, 16, 64);
+      split_work work = work_of_call(masked, 128, 16);
+      elsewhere += splits_elsewhere(masked, shape_of_splits(work, blocks, giwa::max_int64), 128, 16, 64);
+      const sequence_leaves leaves = leaves_of(masked, masked.at(0), 128, 16);
+      work.exact = true, work.tile_leaves = leaves.count();
+      for (const int64 available : {giwa::max_int64, int64{0}}) {
+        shape = shape_of_splits(work, blocks, available);
+        shape.set_alike(masked.at(0), leaves, sizes.sequences);
+        elsewhere += splits_elsewhere(masked, shape, 128, 16, 64);
+        check_splits(broken, masked, shape, 128, 16);
+      }
     }
   }
+  broken.holds();
   CHECK(elsewhere == 0);
   const call_sizes packed{.sequences = 5,
                           .queries = 50,
