@@ -20,7 +20,7 @@ struct few_rows_copies {
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages;
   static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
   static constexpr int lane_keys = ceil_div(warp_keys, 32);
-  static constexpr bool selects = Types::call_params::selects;
+  static constexpr bool selects = Types::call_params::selects, checks_late = !selects && !Types::converts;
 
   /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
   struct leaf_source {
@@ -62,11 +62,19 @@ struct few_rows_copies {
     }
     return source;
   }
+  /// Reads page numbers. They are used, by check_pages(), as late as possible: with cp.async, a load returns only after the copies that the
+  /// warp started before it. Not so of 8-bit caches, whose kernels would spill twice as much.
   GIWA_DEVICE static void read_pages(const params& p, leaf_source& source) {
+    const auto checked = [&](int n) { return checks_late ? n : valid_page(n, p.splits.call.views.cache.k.extent(0)); };
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i)
-      if (source.entry[i] != nullptr)
-        source.key[i].element = valid_page(*source.entry[i], p.splits.call.views.cache.k.extent(0));
+      if (source.entry[i] != nullptr) source.key[i].element = checked(*source.entry[i]);
+  }
+  GIWA_DEVICE static void check_pages(const params& p, leaf_source& source) {
+    if (!checks_late || !p.splits.call.views.is_paged()) return;
+    GIWA_UNROLL
+    for (int i = 0; i < lane_keys; ++i)
+      source.key[i].element = valid_page(source.key[i].element, p.splits.call.views.cache.k.extent(0));
   }
 
   /// Finds the rows that numbers name. As late as possible, because the numbers return only after copies that were started before.
@@ -100,10 +108,11 @@ struct few_rows_copies {
   /// Lanes of the issuing warps start the boxes of a tile: pages of the cache or parts of them, or one box.
   template <class Ring>
   GIWA_DEVICE static void load_boxes(const Block& block, int warp, const params& p, const tensor_map& map,
-                                     const leaf_source& source, Ring& ring, int stage, uint32 free) {
+                                     leaf_source source, Ring& ring, int stage, uint32 free) {
     using tile = stdlib::remove_reference_t<decltype(ring.tile[0])>;
     using box = tensor_box<tile>;
     ring.empty[stage].wait(free);
+    check_pages(p, source);
     if (block.lane() == 0)
       ring.full[stage].arrive_and_expect(source.boxes * p.box_rows * tile::columns * static_cast<int>(sizeof(element)));
     block.sync_warp();
@@ -126,6 +135,7 @@ struct few_rows_copies {
                                     Ring& ring, int stage, uint32 free) {
     find_rows(p, source);
     ring.empty[stage].wait(free);
+    check_pages(p, source);
     if (copy_keys(block, warp, p, view, source, ring.tile[stage]))
       ring.full[stage].arrive_after_copies();
     else
@@ -135,14 +145,19 @@ struct few_rows_copies {
   template <class View, class Tile>
   GIWA_DEVICE static bool copy_keys(const Block& block, int warp, const params& p, const View& view,
                                     const leaf_source& source, Tile& to) {
+    constexpr bool always_whole = selects && Types::values_are_keys;
     const bool chunks = p.copies == key_copies::chunks;
-    if (!chunks)
+    if (!chunks) {
       copy_elements(block, warp, view, source, to);
-    else if constexpr (selects && Types::values_are_keys)
-      copy_whole_rows(block, warp, view, source, to);
-    else
-      copy_chunks(block, warp, view, source, to);
-    return chunks;
+      return false;
+    }
+    if constexpr (has_whole_rows<Tile>)
+      if (always_whole || view.extent(3) == Tile::columns) {
+        copy_whole_rows(block, warp, view, source, to);
+        return true;
+      }
+    if constexpr (!always_whole) copy_chunks(block, warp, view, source, to);
+    return true;
   }
 
   /// Copies the scales of this warp's keys and values by cp.async. Rows without data get 0.
@@ -201,28 +216,41 @@ struct few_rows_copies {
     }
   }
 
-  /// The same of rows as wide as the tile, with one address for a row: for these loops few registers are spilled, and one that is would be
-  /// loaded after all copies before.
+  /// The same of rows as wide as the tile, whose addresses in it repeat after 8 rows: each lane adds constants to two of them. Few
+  /// registers are spilled for these loops, and one that is would be loaded after all copies before.
   template <class View, class Tile>
   GIWA_DEVICE static void copy_whole_rows(const Block& block, int warp, const View& view, const leaf_source& source,
                                           Tile& to) {
-    static_assert(lane_keys == 1 && Tile::columns % 64 == 0 && sizeof(element) == 2);
-    const cache_row& key = source.key[0];
-    const element* const row_of_lane = key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
-    const int column = block.lane() % 8 * 8;
+    static_assert(has_whole_rows<Tile>);
+    constexpr int run = 16 / static_cast<int>(sizeof(element)), lanes = 8, at_once = 32 / lanes;
+    const int column = block.lane() % lanes * run, row = warp * warp_keys + block.lane() / lanes;
+    element* const to_lane[2] = {to.chunk(row, column), to.chunk(row + at_once, column)};
+    GIWA_UNROLL
+    for (int i = 0; i < lane_keys; ++i) {
+      const cache_row& key = source.key[i];
+      const element* const row_of_lane = key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
-    for (int first = 0; first < warp_keys; first += 4) {
-      const int i = first + block.lane() / 8;
-      const element* const row = pointer_of_lane(block, row_of_lane, i);
-      const element* const from = (row == nullptr ? view.data() : row) + column;
-      GIWA_UNROLL
-      for (int c = 0; c < Tile::columns; c += 64)
-        arch::copy_async_and_fill(arch::shared_address(to.chunk(warp * warp_keys + i, column + c)), from + c,
-                                  row == nullptr ? 0 : 16);
+      for (int first = 0; first < (warp_keys < 32 ? warp_keys : 32); first += 2 * at_once) {
+        GIWA_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const element* const of_row =
+              pointer_of_lane(block, row_of_lane, first + at_once * half + block.lane() / lanes);
+          const element* const from = (of_row == nullptr ? view.data() : of_row) + column;
+          GIWA_UNROLL
+          for (int c = 0; c < Tile::columns; c += lanes * run)
+            arch::copy_async_and_fill(
+                arch::shared_address(to_lane[half] + (Tile::placement::offset(0, c) + (32 * i + first) * lanes * run)),
+                from + c, of_row == nullptr ? 0 : 16);
+        }
+      }
     }
   }
+  /// Whether rows of a tile are slabs of 128 bytes, whose swizzle repeats after 8 rows.
+  template <class Tile>
+  static constexpr bool has_whole_rows =
+      !Types::converts && Tile::columns * static_cast<int>(sizeof(element)) % 128 == 0 && warp_keys % 8 == 0;
 
   /// The same element by element, a lane for each key.
   template <class View, class Tile>

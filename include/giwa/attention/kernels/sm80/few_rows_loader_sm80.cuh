@@ -81,7 +81,6 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       is_final = true;
     }
     read_pages(source);  // not before: the page table may end with the pages of these lengths
-    if constexpr (has_format) copies::find_rows(p, source);
     arch::barrier_arrive(Types::named_barrier::ready, Types::max_threads);
     if ((is_alone(p) && warp > 0) || !reader.has_work()) return;
     load(walk, source, masked);
@@ -173,7 +172,6 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
     leaf_source source = source_of(leaf, boxes);
     read_pages(source);
     if constexpr (has_format) {
-      copies::find_rows(p, source);
       format_type::prefetch(block, p.splits.call.views.cache.k, source);
     }
     return source;
@@ -181,7 +179,10 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {
     return copies::source_of(block, warp, p, reader.work(), leaf_number, boxes);
   }
-  GIWA_DEVICE void read_pages(leaf_source& source) const { copies::read_pages(p, source); }
+  GIWA_DEVICE void read_pages(leaf_source& source) const {
+    copies::read_pages(p, source);
+    if constexpr (has_format) copies::check_pages(p, source), copies::find_rows(p, source);
+  }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

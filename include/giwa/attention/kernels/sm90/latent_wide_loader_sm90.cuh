@@ -86,7 +86,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE leaf_source look_up(const few_rows_work_tile& work, int tile) const {
     leaf_source source =
         copies::source_of(block, warp, p, work, tile, Types::has_boxes && p.copies == key_copies::boxes);
-    copies::read_pages(p, source);
+    copies::read_pages(p, source), copies::check_pages(p, source);
     if constexpr (Types::has_format) {
       copies::find_rows(p, source);
       format.prefetch(block, p.splits.call.views.cache.k, source);
