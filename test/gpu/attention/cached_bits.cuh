@@ -75,8 +75,7 @@ void check_past_the_end(Bits& x) {
   const int bytes = static_cast<int>(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   check_cuda(cudaFuncSetAttribute(fill_shared_memory<unsigned>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   std::vector<element> kept[2] = {x.on_host.k.memory, x.on_host.v.memory};
-  for (const unsigned word :
-       {0u, 0xffffffffu, 0x7c007c00u, 0xfc00fc00u, 0x7f807f80u, 0x7f7f7f7fu, 0xfbfffbffu, 0x7bff7bffu}) {
+  for (const unsigned word : {0u, 0xffffffffu, 0x7c007c00u, 0x7f807f80u, 0xfbfffbffu}) {
     CAPTURE(word);
     const auto other = [&](auto& of, const std::vector<element>& rows) {
       for (std::size_t i = 0; i < of.memory.size(); ++i)
