@@ -5,6 +5,7 @@
 #include "fuzz/fuzz.hpp"
 #include "fuzz/modes.cuh"
 #include "gpu/attention/e4m3_gpu.cuh"
+#include "support/environment.hpp"
 #include "support/random.hpp"
 
 namespace {
@@ -18,7 +19,9 @@ constexpr double few_keys_rms = 0.09;
 /// Packed, padded or equal sequences, with layouts that TMA addresses and others.
 case_options draw_form(uint64 seed) {
   random_sequence random(seed + 77);
-  case_options c = e4m3_options(1 + random.below(280), 1 + random.below(random.below(4) == 0 ? 1400 : 500), 1);
+  const int64 share = draws_small ? 4 : 1;
+  case_options c =
+      e4m3_options(1 + random.below(280 / share), 1 + random.below((random.below(4) == 0 ? 1400 : 500) / share), 1);
   c.seed = seed;
   c.kv_heads = 1 + random.below(2), c.heads = c.kv_heads * (1 + random.below(3)), c.batch = 1 + random.below(3);
   c.sinks = random.below(3) == 0, c.lse = random.below(4) != 0;
@@ -62,11 +65,13 @@ std::string scale_fault(uint64 seed, const Mask& mask) {
   random_sequence random(seed + 99);
   scaled_problem p;
   p.batch = 1 + random.below(2), p.kv_heads = 1 + random.below(2), p.heads = p.kv_heads * (1 + random.below(2));
-  p.queries = 1 + random.below(200), p.keys = 1 + random.below(500), p.size = Size;
+  const int64 share = draws_small ? 4 : 1;
+  p.queries = 1 + random.below(200 / share), p.keys = 1 + random.below(500 / share), p.size = Size;
   p.seed = static_cast<unsigned>(seed), p.mean = static_cast<float>(random.below(2));
   const auto yes = [&] { return random.below(2) == 0; };
   p.kinds = {.q = yes(), .k = yes(), .v = yes(), .v_channel = yes(), .v_mean = yes()};
-  p.kinds.q_rows = yes() ? 1 : yes() ? 64 : 0, p.kinds.k_rows = yes() ? 64 : 0;
+  if (p.kinds.q) p.kinds.q_rows = yes() ? 1 : yes() ? 64 : 0;  // rows without scales are refused
+  if (p.kinds.k) p.kinds.k_rows = yes() ? 64 : 0;
   p.kinds.one_batch = random.below(4) == 0, p.kinds.one_head = random.below(4) == 0;
   if (random.below(4) == 0) p.sink = 1;
   p.draw();
