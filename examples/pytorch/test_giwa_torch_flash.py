@@ -422,14 +422,26 @@ def test_flash_mla():
                 assert far < 1e-4, f"lse of {len(keys)} keys of {cache.shape[-1]} elements is {far:.1e} from the definition"
                 assert len(keys) > 0 or (lse[b, :, i] == -torch.inf).all()
                 torch.testing.assert_close(o[b, i].double(), scores.softmax(-1) @ own[:, :512], atol=0.03, rtol=0.02)
+
+
+def test_flash_mla_arguments():
+    rows = random(4, 16, 1, 576, dtype=torch.bfloat16)
+    packed, q = rows_of_656(rows)[0], random(2, 2, 16, 576, dtype=torch.bfloat16)
+    table, lengths = (torch.ones(x, dtype=torch.int32, device=DEVICE) for x in ((2, 2), (2,)))
+    indices = torch.ones(2, 2, 40, dtype=torch.int32, device=DEVICE)
     raises(ValueError, "(blocks, keys of a block, 1, 576)", lambda: flash_mla_with_kvcache(q, packed, table, lengths, 512))
     raises(ValueError, "656", lambda: flash_mla_with_kvcache(q, rows, table, lengths, 512, is_fp8_kvcache=True))
     raises(ValueError, "head size 576", lambda: flash_mla_with_kvcache(q[..., :512], rows, table, lengths, 512))
     for wrong in (indices.view(4, 1, 40), indices.view(1, 4, 40), indices.view(2, 40, 2), indices[:1], indices.view(-1)):
         raises(ValueError, "indices must be int32", lambda wrong=wrong: flash_mla_with_kvcache(q, rows, None, None, 512, indices=wrong))
-    new = torch.zeros_like(packed)
-    giwa_torch.append_to_cache(rows.view(2, 64, 1, 576), None, new, new, torch.full_like(lengths, 64), table)
-    back = new[table.flatten().long()].view(pages, page, 1, 656)
+
+
+def test_append_of_latent_rows():
+    rows = random(2, 64, 1, 576, dtype=torch.bfloat16)
+    table = torch.randperm(8, device=DEVICE).to(torch.int32).view(2, 4)
+    packed, new = rows_of_656(rows)[0], torch.zeros(8, 16, 1, 656, dtype=torch.uint8, device=DEVICE)
+    giwa_torch.append_to_cache(rows, None, new, new, torch.full((2,), 64, dtype=torch.int32, device=DEVICE), table)
+    back = new[table.flatten().long()].view(2, 64, 1, 656)
     assert (back != packed).float().mean() < 0.02  # scales differ in the last digit
 
 
