@@ -726,11 +726,12 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
     const bool of_queries = dims == 3   ? indices->size(0) == batch && indices->size(1) == queries
                             : dims == 2 ? indices->size(0) == rows
                                         : false;
-    TORCH_CHECK_VALUE(indices->device() == q.device() && indices->scalar_type() == at::kInt && of_queries &&
-                          indices->is_contiguous() && indices->size(-1) > 0,
-                      "giwa_torch: indices must be int32 and contiguous, (batch, queries, keys) or (rows, keys), here (",
-                      batch, ", ", queries, ", keys), on ", q.device(), "; it is ", indices->scalar_type(), " ",
-                      indices->sizes(), " on ", indices->device());
+    TORCH_CHECK_VALUE(
+        indices->device() == q.device() && indices->scalar_type() == at::kInt && of_queries &&
+            indices->is_contiguous() && indices->size(-1) > 0,
+        "giwa_torch: indices must be int32 and contiguous, (batch, queries, keys) or (rows, keys), here (", batch, ", ",
+        queries, ", keys), on ", q.device(), "; it is ", indices->scalar_type(), " ", indices->sizes(), " on ",
+        indices->device());
     TORCH_CHECK_VALUE(left < 0 && right < 0 && softcap == 0 && !slopes,
                       "giwa_torch: with indices there is no causal, window, softcap or alibi_slopes");
     c.selected = indices->const_data_ptr<int>(), c.selected_most = indices->size(-1);
