@@ -102,10 +102,12 @@ struct dq_of_sums_op {
   GIWA_DEVICE static void write_long(const Block& block, const Params& p, const tensor_view<G, 2>& dq, int first_row,
                                      int first_column, const float* from) {
     constexpr int run = 16 / static_cast<int>(sizeof(G)), runs = 64 / run;
+    const int columns = dq_parts::columns_of(HeadSize, HeadSizeV, first_column / 64);
     const bool aligned = reinterpret_cast<uint64>(dq.data()) % 16 == 0 && dq.stride(0) % run == 0;
     for (int i = block.rank(); i < rows_of_tile * runs; i += max_threads) {
       const int query = i / runs, row = first_row + query, of_part = i % runs * run;
       if (row >= dq.extent(0)) return;
+      if (of_part >= columns) continue;
       const int thread = of_part / 16 * 32 + of_part % 8 * 4 + query % 8 / 2;
       const int at = dq_parts::long_offset(thread, query / 8) + of_part % 16 / 8 * 2 + query % 2;
       G* const to = dq.data() + row * dq.stride(0) + first_column + of_part;
