@@ -70,8 +70,11 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
   // products. Then the exponent, the distance of the score to the reference, is rounded. A score modifier counts as one
   // of slope 1.
   double moves_v2[most], moves_v[most], moves = 0;  // sums of (e p v)^2, (e p)^2 v, (e p)^2
+  // Weights below 2^-14 are multiples of 2^-24 in fp16: up to 2 units off where they are rounded times a scale of v of 1/4.
+  constexpr double rounds_subnormal = std::is_same_v<rounded_to<T>, giwa::fp16> ? 2 : 0;
+  double subnormal_v2[most];
   const int64 width = h.v.extent(1);
-  for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0, moves_v2[i] = moves_v[i] = 0;
+  for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0, moves_v2[i] = moves_v[i] = subnormal_v2[i] = 0;
   row_scale scale{0, 0, 0};
   giwa::detail::weight_factors<giwa::stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
   for (int key = 0; key < h.keys(); ++key) {
@@ -86,6 +89,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
     const double by = static_cast<double>(p.scale), exponent = static_cast<double>(s - rounded.reference());
     const double of_p = static_cast<double>(weight), move = of_p * of_p * (by * by * partial + exponent * exponent);
     moves += move;
+    const bool is_subnormal = rounds_subnormal > 0 && exponent > -19 && weight < 0x1p-12f;
     const T* const v = h.v.data() + key * h.v.stride(0);
     const auto factor = static_cast<float>(dropped(query, key));
     for (int64 i = 0; i < width; ++i) {
@@ -95,6 +99,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
       square[i] += x * x;
       const double y = static_cast<double>(of_v);
       moves_v2[i] += move * y * y, moves_v[i] += move * y;
+      if (is_subnormal) subnormal_v2[i] += rounds_subnormal * rounds_subnormal * y * y;
     }
   }
   double largest_move = 0, all_moves = 0;
@@ -102,7 +107,8 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
     h.o.data()[query * h.o.stride(0) + i] = convert<O>{}(value[i]);
     scale.sum = sum[i] > scale.sum ? sum[i] : scale.sum;
     scale.root = square[i] > scale.root ? square[i] : scale.root;
-    const double x = static_cast<double>(value[i]), move = moves_v2[i] - 2 * x * moves_v[i] + x * x * moves;
+    const double x = static_cast<double>(value[i]),
+                 move = moves_v2[i] - 2 * x * moves_v[i] + x * x * moves + subnormal_v2[i];
     largest_move = move > largest_move ? move : largest_move;
     all_moves += move > 0 ? move : 0;
   }
