@@ -234,6 +234,34 @@ def test_scales_that_append_finds():
         compare(f"{kind}, found scales", [o], exact[:1], plain[:1], dtype, 4)
 
 
+def test_keys_without_values():
+    """v None: only keys are written, also in a compiled step that names their cache twice."""
+    dtype, lengths = TYPES[0], torch.tensor([20, 32], dtype=torch.int32, device=DEVICE)
+    k, latent = random(2, 5, 1, SIZE, dtype=dtype), random(2, 5, 1, 576, dtype=torch.bfloat16)
+    for kind, size, new, names in ((torch.int8, SIZE, k, True), (torch.uint8, 656, latent, False)):
+        def append(k, cache, scales):
+            options = {"k_scales": scales, "find_scales": True} if names else {}
+            giwa_torch.append_to_cache(k, None, cache, cache, lengths, **options)
+            return cache.float().sum()
+        caches = [torch.zeros(2, 32, 1, size, dtype=kind, device=DEVICE) for _ in range(2)]
+        scales = [torch.zeros(2, 32, 1, device=DEVICE) for _ in range(2)]
+        compiled = torch.compile(append, fullgraph=True, backend="inductor" if DEVICE == "cuda" else "aot_eager")
+        sums = [f(new, *where) for f, *where in zip((append, compiled), caches, scales)]
+        assert sums[0] == sums[1] and torch.equal(*caches) and torch.equal(*scales), f"{kind}: compiled"
+        for b, n in enumerate(lengths.tolist()):
+            assert caches[0][b, n - 5:n].any(-1).all() and not caches[0][b, :n - 5].any() and not caches[0][b, n:].any(), f"{kind}: rows"
+            if names:
+                largest = k[b].float().abs().amax(-1)
+                assert torch.allclose(scales[0][b, n - 5:n], largest / 127, rtol=1e-6, atol=0), "scales"
+    cache, scale = torch.zeros(2, 32, 1, SIZE, dtype=torch.int8, device=DEVICE), torch.zeros(2, 32, 1, device=DEVICE)
+    find = lambda v=None, **o: giwa_torch.append_to_cache(k, v, cache, cache, lengths, find_scales=True, **o)
+    raises(ValueError, "find_scales needs k_scales", find)
+    raises(ValueError, "v_scales", lambda: find(k_scales=scale, v_scales=scale))
+    raises(ValueError, "v_scales", lambda: find(k, k_scales=scale))
+    raises(ValueError, "k_scales", lambda: find(k_scales=scale[:, :1]))
+    raises(ValueError, "k_scales", lambda: find(k_scales=scale[:, :1].expand(2, 32, 1)))
+
+
 def test_e4m3():
     """The functions of flash_attn with float8_e4m3fn and descales, as FlashAttention-3 has them: o is bfloat16."""
     bytes_of = lambda *sizes: random(*sizes, dtype=torch.float32).to(torch.float8_e4m3fn)
@@ -399,7 +427,7 @@ def test_flash_mla():
 
 def calls():
     yield from (test_functions, test_flash_mla, test_caches, test_pages_of_packed_queries, test_cache_arguments, test_caches_of_8_bits,
-                test_scales_that_append_finds, test_e4m3)
+                test_scales_that_append_finds, test_keys_without_values, test_e4m3)
     for case in grid():
         if case[0] == 5:
             yield lambda c=case: one_cache(TYPES[0], *c)

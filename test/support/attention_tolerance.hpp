@@ -19,10 +19,11 @@ using giwa::int64;
 /// What decides how much a row's rounding errors weigh: in its largest element of o, the sum of |p v|, and the root of the sum
 /// of (p v)^2; and the largest |score| of a key whose p counts in the lse. score_of_o: of a key whose p counts beside the
 /// largest p of a key, and how far the sink is above the keys. moved, moved_row, moved_lse: what the rounding errors of scores
-/// do to an element of o, at most, to the row in the 2-norm, and to the lse, in units of 2^-24.
+/// do to an element of o, at most, to the row in the 2-norm, and to the lse, in units of 2^-24. values: root of the sum of v^2, times the
+/// largest p: what the rounding of the p that are subnormal numbers of fp16, beside a p of 1, is multiplied by.
 struct row_scale {
   float sum, root, score;
-  float score_of_o = 0, moved = 0, moved_row = 0, moved_lse = 0;
+  float score_of_o = 0, moved = 0, moved_row = 0, moved_lse = 0, values = 0;
 };
 
 /// What the plain implementation rounds S and P to: e4m3 is only stored, so S and P stay in fp32.
@@ -63,18 +64,15 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
   }
 
   constexpr int most = giwa::attention_limits::head_size;
-  float value[most], sum[most], square[most];
+  float value[most], sum[most], square[most], values[most];
   // A score that is off by e moves o by e p (v - o) and lse by e p, and errors of different scores are independent:
   // their squares add up. q k is a sum of d products, and each of its d partial sums is rounded by up to 2^-24 of
   // itself. Where signs are random, the squares of the partial sums have the sum d / 2 times that of the squares of the
   // products. Then the exponent, the distance of the score to the reference, is rounded. A score modifier counts as one
   // of slope 1.
   double moves_v2[most], moves_v[most], moves = 0;  // sums of (e p v)^2, (e p)^2 v, (e p)^2
-  // Weights below 2^-14 are multiples of 2^-24 in fp16: up to 2 units off where they are rounded times a scale of v of 1/4.
-  constexpr double rounds_subnormal = std::is_same_v<rounded_to<T>, giwa::fp16> ? 2 : 0;
-  double subnormal_v2[most];
   const int64 width = h.v.extent(1);
-  for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = 0, moves_v2[i] = moves_v[i] = subnormal_v2[i] = 0;
+  for (int64 i = 0; i < width; ++i) value[i] = sum[i] = square[i] = values[i] = 0, moves_v2[i] = moves_v[i] = 0;
   row_scale scale{0, 0, 0};
   giwa::detail::weight_factors<giwa::stdlib::remove_cvref_t<decltype(p.score)>> dropped(p.score, h.batch, h.head);
   for (int key = 0; key < h.keys(); ++key) {
@@ -89,7 +87,6 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
     const double by = static_cast<double>(p.scale), exponent = static_cast<double>(s - rounded.reference());
     const double of_p = static_cast<double>(weight), move = of_p * of_p * (by * by * partial + exponent * exponent);
     moves += move;
-    const bool is_subnormal = rounds_subnormal > 0 && exponent > -19 && weight < 0x1p-12f;
     const T* const v = h.v.data() + key * h.v.stride(0);
     const auto factor = static_cast<float>(dropped(query, key));
     for (int64 i = 0; i < width; ++i) {
@@ -97,9 +94,9 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
       value[i] += x;
       sum[i] += x < 0 ? -x : x;
       square[i] += x * x;
+      values[i] += of_v * of_v;
       const double y = static_cast<double>(of_v);
       moves_v2[i] += move * y * y, moves_v[i] += move * y;
-      if (is_subnormal) subnormal_v2[i] += rounds_subnormal * rounds_subnormal * y * y;
     }
   }
   double largest_move = 0, all_moves = 0;
@@ -107,12 +104,14 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
     h.o.data()[query * h.o.stride(0) + i] = convert<O>{}(value[i]);
     scale.sum = sum[i] > scale.sum ? sum[i] : scale.sum;
     scale.root = square[i] > scale.root ? square[i] : scale.root;
-    const double x = static_cast<double>(value[i]),
-                 move = moves_v2[i] - 2 * x * moves_v[i] + x * x * moves + subnormal_v2[i];
+    scale.values = values[i] > scale.values ? values[i] : scale.values;
+    const double x = static_cast<double>(value[i]), move = moves_v2[i] - 2 * x * moves_v[i] + x * x * moves;
     largest_move = move > largest_move ? move : largest_move;
     all_moves += move > 0 ? move : 0;
   }
   scale.root = __builtin_sqrtf(scale.root);
+  scale.values =
+      top > -infinity ? __builtin_sqrtf(scale.values) * exp(top - rounded.reference()) * rounded.normalizer() : 0.f;
   scale.moved = static_cast<float>(__builtin_sqrt(largest_move));
   scale.moved_row = static_cast<float>(__builtin_sqrt(all_moves));
   scale.moved_lse = static_cast<float>(__builtin_sqrt(moves));
@@ -146,6 +145,8 @@ struct attention_verdict {
 ///   4 + |score| units of 2^-24 of the sum of |p v|: an exponent of that size is rounded. The score is that of a key that
 ///     counts in o. Where a sink has nearly all of the softmax, that is a key with a tiny p, whose distance to the sink is
 ///     rounded too.
+///   2^-24 of row_scale::values, where T is fp16: a weight that is a subnormal number of it is rounded to 2^-25 of the largest one, which
+///     is seen where the values of the keys with larger weights are zeros.
 ///   row_scale::moved: q k is rounded relative to its partial sums, however small the score in which they end. A row with
 ///     many scores averages their errors; in one with few, luck decides whose is larger.
 /// Where the plain result is not finite but the reference is: within 4 ulp. Where the reference is not finite: the same.
@@ -158,7 +159,8 @@ attention_verdict judge_attention(int64 width, const std::vector<double>& got, c
   const auto known = [](double x) { return std::isfinite(x) ? x : 0.0; };
   const auto of_sums = [&](const row_scale& s) {  // what fp32 costs an element, but for the rounding of scores
     const double score = static_cast<double>(std::max(s.score, s.score_of_o));
-    return known(0x1p-24 * (4 + score) * static_cast<double>(s.sum));
+    return known(0x1p-24 * (4 + score) * static_cast<double>(s.sum)) +
+           (std::is_same_v<T, giwa::fp16> ? known(0x1p-24 * static_cast<double>(s.values)) : 0);
   };
   for (int64 r = 0; r < rows; ++r) {
     const row_scale& s = scales[static_cast<std::size_t>(r)];

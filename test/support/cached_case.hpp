@@ -363,7 +363,10 @@ attention_answers answers_of(cached_case<T, Element, O>& c, const Mask& mask, co
       for (int query = 0; query < h.queries(); ++query) {
         giwa::detail::attention_reference_row(exact, h, query);
         const int64 row = c.q_offsets[static_cast<std::size_t>(b)] + query;
-        a.scales[static_cast<std::size_t>(row * s.heads + head)] = attention_plain_row(rounded, r, query);
+        row_scale& scale = a.scales[static_cast<std::size_t>(row * s.heads + head)];
+        scale = attention_plain_row(rounded, r, query);
+        if (s.v_scales > 0)
+          scale.values *= 3;  // weights times scales, which differ by a factor of up to 6, are rounded
       }
     }
   };

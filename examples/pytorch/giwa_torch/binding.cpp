@@ -789,8 +789,8 @@ Tensor append(bool find_scales, const Tensor& k_, const Tensor& v_, Tensor k_cac
   for (const Tensor& t : {k_cache, v_cache})  // autograd refuses gradients that need what the cache was
     if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
   if (find_scales)
-    for (const Tensor& t : {*k_scales, *v_scales})
-      if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+    for (const optional_tensor& t : {k_scales, v_scales})
+      if (t && !t->is_inference()) t->unsafeGetTensorImpl()->bump_version();
   return rotated;
 }
 Tensor append_to_cache(const Tensor& k, const Tensor& v, Tensor k_cache, Tensor v_cache, const optional_tensor& lengths,
@@ -802,7 +802,7 @@ Tensor append_to_cache(const Tensor& k, const Tensor& v, Tensor k_cache, Tensor 
                 k_scales, v_scales);
 }
 Tensor append_with_scales(const Tensor& k, const Tensor& v, Tensor k_cache, Tensor v_cache, Tensor k_scales,
-                          Tensor v_scales, const optional_tensor& lengths, const optional_tensor& pages,
+                          const optional_tensor& v_scales, const optional_tensor& lengths, const optional_tensor& pages,
                           const optional_tensor& q, const optional_tensor& cos, const optional_tensor& sin,
                           bool interleaved, const optional_tensor& positions, const optional_tensor& slots,
                           bool heads_first) {
@@ -836,7 +836,7 @@ TORCH_LIBRARY(giwa, m) {
       "k_scales, "
       "Tensor? v_scales) -> Tensor");
   m.def(
-      "append_with_scales(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor(c!) k_scales, Tensor(d!) "
+      "append_with_scales(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor(c!) k_scales, Tensor(d!)? "
       "v_scales, Tensor? lengths, Tensor? pages, Tensor? q, Tensor? cos, Tensor? sin, bool interleaved, Tensor? "
       "positions, Tensor? slots, bool heads_first) -> Tensor");
   m.def(

@@ -213,13 +213,16 @@ def append_to_cache(k, v, k_cache, v_cache, lengths, pages=None, *, q=None, cos=
 
     The cache, pages and scales are those of attention_cached(). What is written to a cache of float8_e4m3fn, int8 or uint8 is divided by
     the scale, rounded to nearest even, and limited to 448, 127 or 7. With find_scales the call finds the scale of each new token and
-    head, its largest magnitude over 448, 127 or 7, and writes it to k_scales and v_scales, (pages or batch, keys, kv heads). For rows of
-    656 bytes v is None and k has 576 elements: scales are found, and the last elements are rotated.
+    head, its largest magnitude over 448, 127 or 7, and writes it to k_scales and v_scales, (pages or batch, keys, kv heads).
+    v None    only keys are written, as those of latent attention; v_cache may be k_cache, and with find_scales v_scales is None. For
+              rows of 656 bytes k has 576 elements: scales are found, and the last elements are rotated
     """
+    v = k[..., :0] if v is None else v
     if find_scales:
+        if k_scales is None:
+            raise ValueError("giwa_torch: find_scales needs k_scales, and v_scales if there is a v")
         return torch.ops.giwa.append_with_scales.default(k, v, k_cache, v_cache, k_scales, v_scales, lengths, pages, q, cos, sin,
                                                          interleaved, positions, slots, heads_first)
-    v = k[..., :0] if v is None else v
     return torch.ops.giwa.append_to_cache.default(k, v, k_cache, v_cache, lengths, pages, q, cos, sin, interleaved, positions, slots,
                                                   heads_first, k_scales, v_scales)
 

@@ -86,6 +86,23 @@ bool equal_bits(T a, T b) {
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
+/// Whether two memories are the same bit by bit, except that one NaN is as good as another: processors differ in the one that an operation returns.
+template <class T>
+bool same_numbers(const std::vector<T>& a, const std::vector<T>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0 && !(number(a[i]) != number(a[i]) && number(b[i]) != number(b[i])))
+      return false;
+  return true;
+}
+
+template <class T, class Element>
+bool same_memory(const append_memory<T, Element>& a, const append_memory<T, Element>& b) {
+  return same_numbers(a.k_new, b.k_new) && same_numbers(a.q, b.q) && same_numbers(a.q_to, b.q_to) &&
+         same_numbers(a.k, b.k) && same_numbers(a.v, b.v) && same_numbers(a.k_scales, b.k_scales) &&
+         same_numbers(a.v_scales, b.v_scales);
+}
+
 /// A call with its memory, before it runs.
 template <class T, class Element>
 class append_data {

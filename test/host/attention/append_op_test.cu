@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The kernel of append_to_cache on the host executor: against double precision, by vectors and by elements.
+// The kernel of append_to_cache on the host executor: against double precision and the CPU's bits, by vectors and by elements.
 #include <giwa/attention/append/append.cuh>
 #include <giwa/base/throw.hpp>
+#include <giwa/host.hpp>
 #include <giwa/host_executor.cuh>
 
 #include "host/attention/append_cases.hpp"
@@ -43,10 +44,14 @@ struct on_executor {
 
   template <class T, class Element>
   std::string operator()(const append_data<T, Element>& data, append_memory<T, Element>& memory) const {
+    append_memory<T, Element> of_cpu = memory;
     const auto p = pointers_to(memory);
     const std::string failure = data.with_rotary(p, launch_op<Count, T, Element>{data.views(p), heads});
     *runs += failure != left_out;
-    return failure;
+    if (!failure.empty()) return failure;
+    const giwa::status s = data.call(giwa::host, pointers_to(of_cpu));
+    if (!s.ok()) return giwa::format_status(s).c_str();
+    return same_memory(memory, of_cpu) ? "" : "not the bits of the CPU";
   }
 };
 

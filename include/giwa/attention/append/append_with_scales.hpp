@@ -25,9 +25,10 @@ struct lanes_of_warp {
 
 /// The Hadamard transform of a head, divided by the root of its size, of which each of the first `units` threads of a team has two runs in
 /// x, and a team of one all in turn. All threads of the team call it, with the same number of units, a power of two; those of another
-/// tensor keep their numbers. Sums are in the order of the bits of a column's number, so that teams of any size have the same bits.
+/// tensor keep their numbers. Sums are in the order of the bits of a column's number, so that teams of any size and runs of any length have
+/// the same bits: runs are in both halves of the head, or, of one element, neighbours.
 template <int Count, int Held, class Team>
-GIWA_HOST_DEVICE void transform_head(const Team& team, int units, bool transforms,
+GIWA_HOST_DEVICE void transform_head(const Team& team, int units, bool neighbours, bool transforms,
                                      float (&x)[stdlib::size_t{Held}][stdlib::size_t{2 * Count}]) {
   const auto combine = [&](float& a, float& b) {
     const float sum = a + b, difference = a - b;
@@ -40,6 +41,11 @@ GIWA_HOST_DEVICE void transform_head(const Team& team, int units, bool transform
       for (int i = 0; i < 2 * Count; ++i) f(n, i);
     }
   };
+  const auto combine_runs = [&](int n, int i) {
+    if (i < Count) combine(x[n][i], x[n][i + Count]);
+  };
+  neighbours = Count == 1 && neighbours;
+  if (neighbours) each(combine_runs);
   GIWA_UNROLL
   for (int step = 1; step < Count; step *= 2)
     each([&](int n, int i) {
@@ -55,9 +61,7 @@ GIWA_HOST_DEVICE void transform_head(const Team& team, int units, bool transform
       for (int i = 0; i < 2 * Count && (n & step) == 0; ++i) combine(x[n][i], x[n | step][i]);
   float share = 1;
   for (int n = 2 * Count * units; n > 1; n /= 4) share *= n == 2 ? 0.70710678f : 0.5f;
-  each([&](int n, int i) {
-    if (i < Count) combine(x[n][i], x[n][i + Count]);
-  });
+  if (!neighbours) each(combine_runs);
   each([&](int n, int i) {
     if (transforms) x[n][i] *= share;
   });
@@ -97,7 +101,8 @@ class slice_with_scales {
         if (exists) change(head, unit, held[n], rotations[n], x[n]);
         if (head + 1 < heads_) held[n] = read(head + 1, unit);
       });
-      if (p_.views.hadamard) transform_head<Count, Held>(team_, units_of_k(), of_k_ || of_q_, x);
+      if (p_.views.hadamard)
+        transform_head<Count, Held>(team_, units_of_k(), from_.rotates && p_.rotary.interleaved, of_k_ || of_q_, x);
       const float scale = find_scale(exists, head, x), reciprocal = scale_divisor::of(scale).reciprocal;
       if (!exists) continue;
       for_held([&](int n, const append_unit& unit) { write(head, unit, x[n], reciprocal); });
