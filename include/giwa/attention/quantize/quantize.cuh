@@ -5,6 +5,7 @@
 
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/call/quantize.hpp>
+#include <giwa/device/pointer.hpp>
 #include <giwa/grid/for_all.cuh>
 #include <giwa/grid/launch.cuh>
 #include <giwa/grid/reduce.hpp>
