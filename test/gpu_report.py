@@ -54,6 +54,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=20, help="of random problems, for each program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
+    parser.add_argument("--keep", metavar="FOLDER", help="where the programs stay; those that are there are not compiled again")
+    parser.add_argument("--build-only", action="store_true", help="compile the programs to --keep, and run none")
     options = parser.parse_args()
 
     gpus = output("nvidia-smi", "--query-gpu=name,compute_cap,driver_version,memory.total", "--format=csv,noheader")[1].strip()
@@ -70,16 +72,28 @@ def main():
              f"compiled for: compute_{arch}", ""]
     code = ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
     failed = False
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.keep or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+
         def build(program):
             source, part = program
-            to = Path(folder) / f"{source}{part}"
-            if source == "report":
-                return program, to, output("nvcc", *FLAGS, *code, ROOT / "test/gpu_report.cu", "-o", to)
-            defines = [f"-DGIWA_FUZZ_PART={part}"] if part is not None else []
-            return program, to, output("nvcc", *FLAGS, *code, *defines, ROOT / f"test/fuzz/gpu_{source}.cu", *FUZZ, "-o", to)
+            to = folder / name_of(program)
+            if to.exists():
+                return program, to, (0, "")
+            unfinished = to.with_suffix(".part")
+            line = [ROOT / "test/gpu_report.cu"] if source == "report" else [
+                *([f"-DGIWA_FUZZ_PART={part}"] if part is not None else []), ROOT / f"test/fuzz/gpu_{source}.cu", *FUZZ]
+            done = output("nvcc", *FLAGS, *code, *line, "-o", unfinished)
+            if done[0] == 0:
+                unfinished.rename(to)
+            return program, to, done
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             built = list(pool.map(build, [("report", None)] + [x for x in PROGRAMS if not options.tests and name_of(x) in options.programs]))
+        if options.build_only:
+            failures = [f"{name_of(program)}: {text[-1500:]}" for program, _, (rc, text) in built if rc != 0]
+            print("\n".join(failures) or f"compiled {len(built)} programs to {folder}")
+            return bool(failures)
         if options.tests:
             rc, text = output("ctest", "--test-dir", options.tests, "-L", "gpu", "--timeout", "600", seconds=7200)
             lines += [line for line in text.splitlines() if re.search(r"tests passed|\*\*\*|\(Failed\)|\(Timeout\)", line)]

@@ -415,7 +415,7 @@ GPU_PROGRAMS = [
     ("kernels/sm90/backward_split", "backward:3 attention/backward_bits_test attention/fp32_test"),
     ("kernels/sm90/backward", "backward:0 backward:1 backward:2 backward:4 attention/backward_bits_test attention/backward_test attention/delays_test"),
     ("kernels/sm90/many_rows", "cached:0 cached:1 attention/cached_bits_test attention/delays_test"),
-    ("kernels/sm80/(few_rows|byte_products)", "cached:0 cached:1 attention/cached_bits_test attention/cached_hostile_test attention/delays_test"),
+    ("kernels/sm80/(few_rows|byte_products)", "cached:0 cached:1 attention/late_scales_test attention/cached_bits_test attention/cached_hostile_test attention/delays_test"),
     ("kernels/sm80/backward", "backward:0 backward:1 attention/backward_test attention/delays_test"),
     ("kernels/sm80", "forward:0 forward:1"),
     ("kernels/simt/(forward|row_terms)", "forward:2 cached:2"),

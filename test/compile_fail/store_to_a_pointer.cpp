@@ -3,11 +3,6 @@
 // A pointer has no sizes and strides.
 #include <giwa/tile.cuh>
 
-using tile = giwa::shared_tile<float, giwa::tile_shape<8, 32>>;
-struct group {
-  int rank() const { return 0; }
-  int size() const { return 1; }
-};
 using sums = giwa::register_tile<float, giwa::warp_map<16, 8>>;
 #if defined(GIWA_COMPILE_FAIL)
 using target = float*;
@@ -15,4 +10,3 @@ using target = float*;
 using target = giwa::tensor_view<float, 2>;
 #endif
 void run(const sums& from, target to) { giwa::store(0, from, to, {0, 0}); }
-void run(const tile& from, target to) { giwa::store(group{}, from, to, {0, 0}); }

@@ -13,8 +13,8 @@ namespace {
 using namespace giwa_test;
 using namespace giwa_test::fuzz;
 
-// The largest error of a problem of few keys, whose weights do not average their rounding errors.
-constexpr double few_keys_rms = 0.09;
+// The largest error of a problem of few keys, whose weights do not average their rounding errors, and of one of few rows too.
+constexpr double few_keys_rms = 0.09, few_rows_rms = 0.3;
 
 /// Packed, padded or equal sequences, with layouts that TMA addresses and others.
 case_options draw_form(uint64 seed) {
@@ -56,7 +56,8 @@ std::string form_fault(uint64 seed, const Mask& mask) {
   draw_delay(seed);
   if (const std::string refused = run_on_gpu<HeadSize, HeadSizeV>(c, mask, giwa::plain_score{}); !refused.empty())
     return refused + "; " + c.options.text();
-  return fault_against(c, answers_of(c, mask, giwa::plain_score{}), few_keys_rms);
+  const attention_answers answers = answers_of(c, mask, giwa::plain_score{});
+  return fault_against(c, answers, answers.lse.size() < 32 ? few_rows_rms : few_keys_rms);
 }
 
 /// One scale is hostile: 0, subnormal, infinity or NaN. What is finite in the reference is right.
@@ -82,12 +83,16 @@ std::string scale_fault(uint64 seed, const Mask& mask) {
   if (!hostile.empty()) hostile[static_cast<std::size_t>(random.below(static_cast<int64>(hostile.size())))] = number;
   const auto got = run_scaled<Size, O>(p, mask);
   std::vector<double> right, right_lse;
-  p.answer(
-      [&](int64 i, int64 j) {
-        return mask(giwa::attention_coord{0, 0, static_cast<int>(i), static_cast<int>(j),
-                                          static_cast<int>(i + p.keys - p.queries)});
-      },
-      right, right_lse);
+  const auto sees = [&](int64 i, int64 j) {
+    return mask(giwa::attention_coord{0, 0, static_cast<int>(i), static_cast<int>(j),
+                                      static_cast<int>(i + p.keys - p.queries)});
+  };
+  p.answer(sees, right, right_lse);
+  const auto has_keys = [&](int64 i) {
+    int64 j = 0;
+    while (j < p.keys && !sees(i, j)) ++j;
+    return j < p.keys;
+  };
   const std::string about = " with a scale of " + std::to_string(number) + ", batch " + std::to_string(p.batch) +
                             ", queries " + std::to_string(p.queries) + ", keys " + std::to_string(p.keys) + ", heads " +
                             std::to_string(p.heads) + '/' + std::to_string(p.kv_heads);
@@ -96,7 +101,9 @@ std::string scale_fault(uint64 seed, const Mask& mask) {
     if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
   for (std::size_t i = 0; i < right.size(); ++i) {
     const double x = right[i], o = giwa::convert<double>{}(got.o[i]);
-    if (std::isfinite(x) && !(std::fabs(o - x) <= 0.1 * largest + 1e-6))
+    const bool wrong = std::isfinite(x) && !(std::fabs(o - x) <= 0.1 * largest + 1e-6);
+    // A factor that is not finite may also give NaN in rows without keys.
+    if (wrong && (std::isfinite(number) || has_keys(static_cast<int64>(i) / (Size * p.heads) % p.queries)))
       return "element " + std::to_string(i) + ": " + std::to_string(o) + " instead of " + std::to_string(x) + about;
   }
   return "";

@@ -372,6 +372,9 @@ TEST_CASE("occupancy, and the configurations that follow from it") {
     CHECK(c.value.grid.x * c.value.block.x >= n);
     CHECK((c.value.grid.x - 1) * c.value.block.x < n);
   }
+  const giwa::result<launch_config> narrow = giwa::cover(take_int, 100);  // whose blocks have at most 32 threads
+  REQUIRE(narrow.ok());
+  CHECK((narrow.value.block.count() == 32 && narrow.value.grid.count() == 4));
   CHECK(giwa::cover(no_parameters, int64{1} << 50).state.argument == std::string("grid.x"));
   for (const int waves : {1, 3}) {
     const giwa::result<launch_config> c = giwa::fill_gpu(count_threads, waves);

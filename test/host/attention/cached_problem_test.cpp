@@ -420,6 +420,11 @@ TEST_CASE("few queries") {
   unknown.a.packed.most = 0;
   refused(unknown, unknown.run<giwa::few_queries>(), {"max_q", "the most queries", bound::at_least, 1, 0});
   CHECK(unknown.run().ok());
+  call_t empty = packed();  // without rows there is nothing to know
+  empty.a.packed.most = 0;
+  empty.a.q = resized(empty.a.q, 1, 0), empty.a.o = resized(empty.a.o, 1, 0);
+  empty.options.lse = {};
+  CHECK(empty.run<giwa::few_queries>().ok());
 }
 
 TEST_CASE("as many queries and heads as a tile of rows can number") {

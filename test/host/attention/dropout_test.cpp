@@ -147,6 +147,7 @@ int wrong_registers() {
 TEST_CASE("threads of the tensor cores find their decisions, be the rows queries or keys") {
   CHECK(wrong_registers<giwa::warp_map<32, 48>, false>() == 0);
   CHECK(wrong_registers<giwa::warp_map<32, 48>, true>() == 0);
+  CHECK(wrong_registers<giwa::warp_map<64, 32>, false>() == 0);
   CHECK(wrong_registers<giwa::warpgroup_map<176>, false>() == 0);
   CHECK(wrong_registers<giwa::warpgroup_map<80>, true>() == 0);
   CHECK(wrong_registers<giwa::warpgroup_map<128>, false>() == 0);

@@ -183,6 +183,13 @@ TEST_CASE("scales are refused by name") {
   CHECK((!of_16.ok() && std::string(of_16.argument) == "scales"));
 }
 
+TEST_CASE("scales that are one for all rows") {
+  using scales = giwa::detail::row_scales;
+  const float x = 2;
+  CHECK((scales{}.is_one() && scales{&x}.is_one() && scales{nullptr, 0, 64}.is_one()));
+  CHECK(!scales{&x, 1, 64}.is_one());
+}
+
 TEST_CASE("an operand of bytes has each register of the accumulator, rounded") {
   using map = giwa::warpgroup_map<64>;
   giwa::register_tile<float, map> tile;

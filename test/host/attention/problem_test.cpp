@@ -501,6 +501,16 @@ TEST_CASE("sequences have as many queries as keys where both are known to be the
   CHECK(c.a.lengths_agree());
 }
 
+TEST_CASE("an index outside of the batch of k gives no keys") {
+  call_t call;
+  const int none[] = {2, -1};
+  call.a.packed.k_batch_index = none;
+  call.options.sinks = {};
+  REQUIRE(call.forward().ok());
+  for (const float x : call.c.o.elements<float>()) CHECK(x == 0);
+  for (const float x : call.c.lse.elements<float>()) CHECK(x == -giwa::detail::infinity_of<float>);
+}
+
 TEST_CASE("packed rows without a number of sequences are of no sequences that a call takes") {
   struct sizes_of_rows {
     giwa::int64 rows_q, rows_k;

@@ -165,7 +165,9 @@ TEST_CASE("a tile of queries is rotated as its rows are") {
   constexpr int threads = 128;
   random_sequence random(5);
   for (int i = 0; i < 60; ++i) {
-    const giwa::rotary_base rotary(10000.0, drawn_layout(128, random));
+    // Half of 24 elements is no multiple of a chunk of 8.
+    const giwa::rotary_layout drawn = drawn_layout(128, random);
+    const giwa::rotary_base rotary(10000.0, i < 4 ? giwa::rotary_layout{24, i % 2 == 0, i / 2 * 8} : drawn);
     turn_by_pair own;
     static_cast<giwa::rotary_layout&>(own) = rotary;
     const int rows = static_cast<int>(random.below(65)), heads = 1 + static_cast<int>(random.below(9));
@@ -195,6 +197,54 @@ TEST_CASE("a tile of queries is rotated as its rows are") {
   }
 }
 
+TEST_CASE("rows of a tile are loaded rotated, with zeros behind them") {
+  using tile = giwa::shared_tile<fp16, giwa::tile_shape<16, 64>, giwa::swizzled<giwa::swizzle::bytes_128>>;
+  constexpr int threads = 32, count = 3, heads = 4, group = 2, first_head = 2;
+  struct tile_work {
+    struct {
+      int q_batch = 1, first_query_row = 1, queries = count, keys = 20;
+    } sequence;
+  };
+  random_sequence random(6);
+  for (int i = 0; i < 40; ++i) {
+    const int width = i % 3 == 0 ? 64 : static_cast<int>(2 + random.below(63));
+    const giwa::rotary_base rotary(10000.0, drawn_layout(width, random));
+    std::vector<fp16> memory(static_cast<std::size_t>(2 * (count + 1) * heads * 64));
+    for (fp16& x : memory) x = giwa::convert<fp16>{}(static_cast<float>(random.below(1000)) * 0.01f - 5);
+    struct {
+      struct {
+        tensor_view<const fp16, 4> q;
+      } views;
+      giwa::rotated_queries<giwa::rotary_base> score;
+    } const call{{{memory.data(), {2, count + 1, heads, width}, {(count + 1) * heads * 64, heads * 64, 64, 1}}},
+                 giwa::rotated_queries(rotary)};
+    const giwa::detail::packed_rows rows{.batch = 1,
+                                         .first_head = first_head,
+                                         .first_row = 0,
+                                         .rows = count * group,
+                                         .queries = count,
+                                         .keys = 20,
+                                         .offset = 17,
+                                         .group = giwa::fast_divisor(group)};
+    alignas(1024) static tile t;
+    for (int thread = 0; thread < threads; ++thread)
+      giwa::detail::load_rotated_rows<threads>(thread, call, tile_work{}, rows, 16, width % 8 == 0, t);
+    bool same = true;
+    for (int row = 0; row < 16; ++row)
+      for (int column = 0; column < 64; ++column) {
+        const int query = row / group;
+        const fp16 expected =
+            row < rows.rows && column < width
+                ? giwa::detail::rotated_element(&call.views.q(1, 1 + query, first_head + row % group, 0), column,
+                                                rotary, 17 + query)
+                : giwa::convert<fp16>{}(0.f);
+        const fp16 found = t(row, column);
+        same = same && std::memcmp(&expected, &found, sizeof found) == 0;
+      }
+    CHECK(same);
+  }
+}
+
 TEST_CASE("rotations and positions that do not fit are refused") {
   const giwa::rotary_base right(10000.0, {.size = 8});
   CHECK(rotated_call().run(right).ok());
@@ -202,6 +252,8 @@ TEST_CASE("rotations and positions that do not fit are refused") {
   CHECK(says(rotated_call().run(giwa::rotary_base(10000.0, {.size = 4, .first = 6})), "rotary", "past the head size"));
   CHECK(says(rotated_call().run(giwa::rotary_base(10000.0, {.size = 3})), "rotary", "must be even"));
   CHECK(says(rotated_call().run(giwa::rotary_base(0.5, {.size = 8})), "rotary", "theta"));
+  const giwa::status negative = rotated_call().run(giwa::rotary_base(10000.0, {.size = -2}));
+  CHECK((says(negative, "rotary", "is negative") && negative.expected == 0 && negative.got == -2));
   rotated_call c;
   c.positions = tensor_view<const int, 1>(c.numbers.data(), {5});
   CHECK(says(c.run(right), "positions", "each row of q"));

@@ -45,4 +45,5 @@ TEST_CASE("duals compare by their values, and corners have the slope of one side
   CHECK((a < more && more > a && a <= more && !(a >= more) && !(a == more)));
   for (const dual& d : {fmin(a, same), fmax(a, same)}) CHECK((d.value == 1 && (d.slope == 2 || d.slope == -3)));
   CHECK(std::abs(fabs(dual(0, 5)).slope) == 5);
+  for (const double x : {2.0, -2.0}) CHECK(copysign(dual(x, 1), dual(0, 1)).value == 2);
 }

@@ -40,7 +40,7 @@ struct cached_latent : candidate {
       latent_op<T, Element, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
   using prepared = prepared_latent<op, latent_partials<call_params>>;
   static constexpr bool compiled =
-      has_sm90 && (stdlib::same_as<T, Element> || row_format<Element>)&&element_traits<T>::on_tensor_cores &&
+      has_sm90 && (stdlib::same_as<T, Element> || latent_format<Element>)&&element_traits<T>::on_tensor_cores &&
       may_be_latent(HeadSize, HeadSizeV);
 
   static status suits(const call_params& call) {
@@ -80,8 +80,7 @@ struct cached_latent_wide : candidate {
     prepared_call<narrow> few;
     status launch(cudaStream_t s) const { return launch_all(s, many, few); }
   };
-  // With lists, and with rows of a format, it has not run yet (docs/notes/latent.md): tiles of 16 rows compute those.
-  static constexpr bool compiled = narrow::compiled && stdlib::same_as<Which, any_queries> && types::has_boxes;
+  static constexpr bool compiled = narrow::compiled && stdlib::same_as<Which, any_queries>;
 
   static status suits(const call_params& call) {
     const cached_problem problem = call.views.problem();

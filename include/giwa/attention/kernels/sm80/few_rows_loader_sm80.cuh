@@ -124,6 +124,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         scales_source = next_scales;
       }
       if constexpr (has_format) {
+        if (loads) copies::check_pages(p, source), copies::find_rows(p, source);
         // What follows the last leaf before a gap may wait for the warps that read tiles.
         for (int step = loads ? 0 : 1; step < (to == move::to_leaf ? 1 : 2); ++step)
           format.load(
@@ -171,18 +172,12 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE leaf_source look_up(bool boxes) const {
     leaf_source source = source_of(leaf, boxes);
     read_pages(source);
-    if constexpr (has_format) {
-      format_type::prefetch(block, p.splits.call.views.cache.k, source);
-    }
     return source;
   }
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {
     return copies::source_of(block, warp, p, reader.work(), leaf_number, boxes);
   }
-  GIWA_DEVICE void read_pages(leaf_source& source) const {
-    copies::read_pages(p, source);
-    if constexpr (has_format) copies::check_pages(p, source), copies::find_rows(p, source);
-  }
+  GIWA_DEVICE void read_pages(leaf_source& source) const { copies::read_pages(p, source); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail
