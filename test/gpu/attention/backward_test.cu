@@ -635,3 +635,11 @@ TEST_CASE("the gradients of a sequence have the same bits alone and in a batch")
   test_alone<fp16, 128>(giwa::sliding_window{200, giwa::alignment::bottom_right});
 #endif
 }
+
+#if !defined(GIWA_TEST_FEW_SIZES)
+TEST_CASE("NaN reaches the rows that see it in the kernel of all gradients") {
+  using giwa::detail::long_sequences;
+  test_nan_under_causal_mask<fp16, 128>(300, 300, 2, 2);
+  test_nan_under_causal_mask<fp16, 128>(long_sequences::causal + 17, long_sequences::keys, 1, 1);
+}
+#endif
