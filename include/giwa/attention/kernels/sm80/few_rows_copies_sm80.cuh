@@ -70,11 +70,13 @@ struct few_rows_copies {
     for (int i = 0; i < lane_keys; ++i)
       if (source.entry[i] != nullptr) source.key[i].element = checked(*source.entry[i]);
   }
-  GIWA_DEVICE static void check_pages(const params& p, leaf_source& source) {
-    if (!checks_late || !p.splits.call.views.is_paged()) return;
-    GIWA_UNROLL
-    for (int i = 0; i < lane_keys; ++i)
-      source.key[i].element = valid_page(source.key[i].element, p.splits.call.views.cache.k.extent(0));
+  GIWA_DEVICE static void check_pages([[maybe_unused]] const params& p, [[maybe_unused]] leaf_source& source) {
+    if constexpr (checks_late) {
+      if (!p.splits.call.views.is_paged()) return;
+      GIWA_UNROLL
+      for (int i = 0; i < lane_keys; ++i)
+        source.key[i].element = valid_page(source.key[i].element, p.splits.call.views.cache.k.extent(0));
+    }
   }
 
   /// Finds the rows that numbers name. As late as possible, because the numbers return only after copies that were started before.
