@@ -135,6 +135,8 @@ SUITES = (
           "backward,backward_more,backward_bf16", "backward", "backward_more", "backward_bf16"),
     peers("peers_decode", 60, "caches in fp16 and e4m3 compared with cuDNN, FlashAttention-3 and FlashInfer in one process",
           "decode,decode_e4m3", "cached", "cached_e4m3"),
+    peers("peers_latent", 60, "latent rows and lists of keys compared with FlashAttention-3 and FlashInfer in one process",
+          "latent", "latent", "latent_656"),
     peers("peers_more", 70, "grouped queries, chunks, windows, packed sequences and other head sizes compared with the same",
           "gqa,chunk,window,packed,head_sizes,e4m3", "fp16", "fp16_sizes", "fp16_forms", "e4m3"),
     peers("peers_flex", 180, "score modifiers, masks and their gradients compared with FlexAttention, FlashAttention-3 and -4 in one process",
@@ -158,6 +160,8 @@ LIBRARIES = {
     "fp16_forms": (ENTRIES, "GIWA_BENCH_ELEMENT=giwa::fp16", "GIWA_BENCH_FORMS"),
     "e4m3": (ENTRIES, "GIWA_BENCH_E4M3"),
     "cached_e4m3": (f"{TORCH}/attention_cached_entries.cu", "GIWA_BENCH_CACHE=giwa::e4m3"),
+    "latent": (f"{TORCH}/attention_latent_entries.cu",),
+    "latent_656": (f"{TORCH}/attention_latent_entries.cu", "GIWA_BENCH_ROWS=giwa::rows_656"),
     "entries": (f"{TORCH}/entries.cu",),
 }
 NO_TORCH = "left out: there is no PyTorch"

@@ -5,6 +5,7 @@
 The truth is attention in float64, differentiated by autograd. An error may be twice that of a plain attention, which rounds scores and
 weights to the tensors' type, and one unit in the last place of the largest number. GIWA_TORCH_DEVICE=cpu chooses the CPU.
 """
+import faulthandler
 import itertools
 import os
 import subprocess
@@ -815,6 +816,7 @@ def test_build_ahead():
 def main(checks, calls, of=None):
     """Runs the checks that the command line names. `calls` are those whose kernels are compiled first, in parallel, if the check `of` is
     among them."""
+    faulthandler.enable()
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.set_num_threads(1)  # the tensors are small

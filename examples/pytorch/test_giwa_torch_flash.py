@@ -385,13 +385,15 @@ def test_pages_of_packed_queries():
 
 
 def rows_of_656(rows):
-    """Latent rows of FlashMLA's FP8 format, and the numbers that they stand for."""
+    """Latent rows of FlashMLA's FP8 format, and the numbers that the kernels multiply: on Hopper's tensor cores, rounded to bfloat16."""
     groups = rows[..., :512].float().unflatten(-1, (4, 128))
     scales = groups.abs().amax(-1, keepdim=True) / 448
     codes = (groups / scales).to(torch.float8_e4m3fn)
     parts = [codes.flatten(-2), scales.flatten(-2), rows[..., 512:].to(torch.bfloat16)]
-    return (torch.cat([x.contiguous().view(torch.uint8) for x in parts], -1),
-            torch.cat([(codes.float() * scales).flatten(-2), parts[2].float()], -1))
+    numbers = (codes.float() * scales).flatten(-2)
+    if DEVICE == "cuda" and torch.cuda.get_device_capability()[0] == 9:
+        numbers = numbers.to(torch.bfloat16).float()
+    return torch.cat([x.contiguous().view(torch.uint8) for x in parts], -1), torch.cat([numbers, parts[2].float()], -1)
 
 
 def test_flash_mla():
@@ -416,12 +418,30 @@ def test_flash_mla():
                 keys = lists[b, i][(lists[b, i] >= 0) & (lists[b, i] < pages * page)].long()
                 own = values.view(-1, 576)[keys].double()
                 scores = q[b, i].double() @ own.T / 24
-                assert (lse[b, :, i] - scores.logsumexp(-1)).nan_to_num(0).abs().max() < 1e-4
+                far = (lse[b, :, i] - scores.logsumexp(-1)).nan_to_num(0).abs().max().item()
+                assert far < 1e-4, f"lse of {len(keys)} keys of {cache.shape[-1]} elements is {far:.1e} from the definition"
                 assert len(keys) > 0 or (lse[b, :, i] == -torch.inf).all()
                 torch.testing.assert_close(o[b, i].double(), scores.softmax(-1) @ own[:, :512], atol=0.03, rtol=0.02)
-    new = torch.zeros_like(packed)
-    giwa_torch.append_to_cache(rows.view(2, 64, 1, 576), None, new, new, torch.full_like(lengths, 64), table)
-    back = new[table.flatten().long()].view(pages, page, 1, 656)
+
+
+def test_flash_mla_arguments():
+    rows = random(4, 16, 1, 576, dtype=torch.bfloat16)
+    packed, q = rows_of_656(rows)[0], random(2, 2, 16, 576, dtype=torch.bfloat16)
+    table, lengths = (torch.ones(x, dtype=torch.int32, device=DEVICE) for x in ((2, 2), (2,)))
+    indices = torch.ones(2, 2, 40, dtype=torch.int32, device=DEVICE)
+    raises(ValueError, "(blocks, keys of a block, 1, 576)", lambda: flash_mla_with_kvcache(q, packed, table, lengths, 512))
+    raises(ValueError, "656", lambda: flash_mla_with_kvcache(q, rows, table, lengths, 512, is_fp8_kvcache=True))
+    raises(ValueError, "head size 576", lambda: flash_mla_with_kvcache(q[..., :512], rows, table, lengths, 512))
+    for wrong in (indices.view(4, 1, 40), indices.view(1, 4, 40), indices.view(2, 40, 2), indices[:1], indices.view(-1)):
+        raises(ValueError, "indices must be int32", lambda wrong=wrong: flash_mla_with_kvcache(q, rows, None, None, 512, indices=wrong))
+
+
+def test_append_of_latent_rows():
+    rows = random(2, 64, 1, 576, dtype=torch.bfloat16)
+    table = torch.randperm(8, device=DEVICE).to(torch.int32).view(2, 4)
+    packed, new = rows_of_656(rows)[0], torch.zeros(8, 16, 1, 656, dtype=torch.uint8, device=DEVICE)
+    giwa_torch.append_to_cache(rows, None, new, new, torch.full((2,), 64, dtype=torch.int32, device=DEVICE), table)
+    back = new[table.flatten().long()].view(2, 64, 1, 656)
     assert (back != packed).float().mean() < 0.02  # scales differ in the last digit
 
 

@@ -32,6 +32,7 @@ SECTIONS = {"forward": "fp16, 36 cells", "backward": "gradients in fp16, 36 cell
             "gqa": "grouped queries", "chunk": "fewer queries than keys", "window": "a sliding window", "packed": "packed sequences",
             "head_sizes": "40 to 512", "backward_more": "gradients of grouped heads, head sizes 96 and 192, packed sequences",
             "forward_bf16": "36 cells", "backward_bf16": "36 cells", "decode_e4m3": "caches in e4m3",
+            "latent": "latent rows of 16 bits and of 656 bytes, and lists of keys",
             "e4m3": "q, k and v in e4m3, next to giwa in fp16", "flex": "score modifiers and masks, with FlexAttention",
             "backward_flex": "their gradients"}
 NEEDS_NO_COMPILER = r"(?!fa4|flashinfer).*"  # --compile-ahead leaves these out
@@ -53,7 +54,7 @@ class Bench:
 
         import sections
         import sides
-        is_decode = [x.startswith("decode") for x in arguments.sections]
+        is_decode = [x.startswith(("decode", "latent")) for x in arguments.sections]
         wanted = {"frontend": True, "fa3": True, "fa4": not all(is_decode), "flashinfer": any(is_decode),
                   "fa3_e4m3": any("e4m3" in x for x in arguments.sections)}
         sides_of = {"frontend": "cudnn"}  # where the name of the side is another one

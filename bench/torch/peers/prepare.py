@@ -37,7 +37,8 @@ PEERS = {
 # What stays in FlashAttention-3's libraries: (pass, element, head size, head size of v), with all masks, packed, paged, split
 ELEMENTS = ("half_t", "bfloat16_t")
 KEEP = {"fa3/fa3.so": {(what, element, size, size) for what in ("forward", "backward") for element in ELEMENTS
-                       for size in (64, 96, 128, 192, 256)} | {("forward", element, 192, 128) for element in ELEMENTS},
+                       for size in (64, 96, 128, 192, 256)} | {("forward", element, 192, 128) for element in ELEMENTS}
+        | {("forward", "bfloat16_t", 64, 512)},
         "fa3/fa3_e4m3.so": {("forward", "float_e4m3_t", 128, 128)}}
 MAINLOOP = re.compile(r"CollectiveMainloop(Fwd|Bwd)Sm90<.*?tuple<cute::C<\d+>, cute::C<\d+>, cute::C<(\d+)> >, "
                       r"(?:(\d+), )?cutlass::(\w+), float, cutlass::arch::Sm90")

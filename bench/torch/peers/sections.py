@@ -9,7 +9,7 @@ import torch
 from attention import CAP, HEADS, SHAPES, VARIANT_SIZES, VARIANTS, WINDOW, Flex, Gpu, case_of, numbers, pointer
 from torch.nn.functional import scaled_dot_product_attention
 
-from sides import CudnnGraph, empty, flashinfer_decode, lazily, nans
+from sides import CudnnGraph, empty, flashinfer_decode, flashinfer_latent, lazily, nans
 
 
 def usual(element):
@@ -36,6 +36,10 @@ DECODE = ((1, 32, 8, 8192, 128), (1, 32, 8, 32768, 128), (32, 32, 8, 8192, 128),
           (1, 8, 1, 32768, 128), (32, 16, 1, 8192, 128), (128, 16, 1, 8192, 128))
 DECODE_E4M3 = ((1, 32, 8, 32768, 128), (32, 32, 8, 8192, 128), (128, 32, 8, 8192, 128), (32, 32, 8, 8192, 64), (32, 16, 1, 8192, 128))
 PAGES = {"fp16": (64, 16), "e4m3": (64,)}
+# Sequences, heads, queries, keys, and numbers of each query's list, or 0: all keys, in pages of 64
+LATENT = ((128, 16, 1, 8192, 0), (128, 128, 1, 8192, 0), (64, 128, 2, 8192, 2048), (128, 16, 1, 8192, 2048), (1, 128, 4096, 8192, 2048),
+          (128, 64, 1, 8192, 0), (128, 8, 1, 8192, 0), (1, 16, 1, 32768, 0), (1, 128, 1, 32768, 0), (128, 16, 1, 1024, 0),
+          (32, 128, 1, 4096, 0))
 SPLITS = (1, 2, 4, 8, 12, 16, 24, 32, 64)
 
 
@@ -271,6 +275,75 @@ def decode(element, sizes, bench, section, case):
         bench.report(section, case + (f"/page_{page}" if page else ""), point.bytes, "GB/s", some, [x.removesuffix(suffix) for x in aside])
 
 
+# ---- latent rows
+
+def rows_of_656(rows):
+    """Random rows of bytes, and the numbers of bf16 that they stand for: the first 512 in e4m3 with a scale for each 128."""
+    groups = empty(rows, 4, 128, dtype=torch.float32).normal_()
+    scales = groups.abs().amax(-1, keepdim=True) / 448
+    codes, rest = (groups / scales).to(torch.float8_e4m3fn), empty(rows, 64, dtype=torch.bfloat16).normal_()
+    numbers = torch.cat([(codes.float() * scales).bfloat16().flatten(1), rest], 1)
+    return torch.cat([x.contiguous().view(torch.uint8).flatten(1) for x in (codes, scales.squeeze(-1), rest)], 1), numbers
+
+
+def latent(element, sizes, bench, section, case):
+    """Each query of the lists is a sequence of the peers, whose pages are keys."""
+    (sequences, heads, queries, keys, listed), p, scale = sizes, bench.peers, 0.07
+    page, seen, tokens, small = (1 if listed else 64), listed or keys, sequences * queries, element == "rows_656"
+    stored = sequences * keys * (656 if small else 1152)
+    read = stored if not listed else tokens * listed * (656 if small else 1152)
+    sets = max(1, -(-(400 << 20) // max(stored, read)))  # lists may find their keys in the L2 cache
+    made = [rows_of_656(sequences * keys) for _ in range(sets)]
+    caches, numbers_of = [x[0 if small else 1] for x in made], [x[1] for x in made]
+    del made
+    q, o = empty(sequences, queries, heads, 576, dtype=torch.bfloat16), nans(sequences, queries, heads, 512, dtype=torch.bfloat16)
+    if listed:
+        table = torch.randint(keys, (tokens, listed), device="cuda", dtype=torch.int32)
+        table += torch.arange(sequences, device="cuda", dtype=torch.int32).repeat_interleave(queries)[:, None] * keys
+    else:
+        table = torch.randperm(sequences * keys // page, device="cuda").to(torch.int32).view(sequences, -1)
+    lengths, calls = torch.full((tokens,), seen, device="cuda", dtype=torch.int32), {}
+    null, shape = ctypes.c_void_p(), numbers(sequences, queries, heads, sequences * keys // 64, 64, keys // 64, listed)
+    for name, library in bench.libraries("latent_656" if small else "latent").items():
+        library.giwa_latent_workspace_bytes.restype = ctypes.c_longlong
+        count = ctypes.c_int(torch.cuda.get_device_properties(0).multi_processor_count)
+        space = empty(max(1, library.giwa_latent_workspace_bytes(*shape, count)), dtype=torch.uint8)
+        where = [null, null, table] if listed else [table, lengths, null]
+        of_set = [giwa_side(library.giwa_attention_latent, o, q, x, *where, o, *shape, space, *numbers(space.numel())) for x in caches]
+        calls[name] = lambda s, of_set=of_set: of_set[s](s)
+    flat = q.view(tokens, 1, heads, 576)
+    if p.fa3 and not small:
+        def fa3(s):
+            rows = numbers_of[s].view(-1, page, 1, 576)
+            return p.fa3_forward(flat[..., 512:], rows[..., 512:], rows[..., :512], splits=0, q_v=flat[..., :512], page_table=table,
+                                 seqused_k=lengths, scale=scale)[0].view_as(o)
+        calls["fa3"] = fa3
+    if p.flashinfer and not small:
+        def planned():
+            run = flashinfer_latent(p.flashinfer, flat[:, 0], table, page, seen, scale)
+            return lambda s: run(numbers_of[s].view(-1, page, 576)).view_as(o)
+        calls["flashinfer"] = lazily(planned)
+
+    def reference():
+        found = torch.empty_like(o).view(tokens, heads, 512)
+        rows = numbers_of[0].view(-1, page, 576)
+        for i in range(0, tokens, 8):
+            x = rows[table[i:i + 8].long()].flatten(1, 2).float()
+            weights = (flat[i:i + 8, 0].float() @ x.transpose(1, 2) * scale).softmax(-1)
+            found[i:i + 8] = (weights @ x[..., :512]).bfloat16()
+        return found.view_as(o)
+    count = sets * -(-max(1, min(20, (2 << 30) // read)) // sets)
+    seconds = bench.alternate(section, case, q.normal_, calls, 4 * torch.finfo(q.dtype).eps, calls=count, sets=sets, warm=True,
+                              reference=reference)
+    work, unit = (2 * tokens * heads * seen * 1088, "TFLOP/s") if heads > 32 else (read, "GB/s")
+    bench.report(section, case, work, unit, seconds)
+
+
+def latent_case(element, sizes):
+    sequences, heads, queries, keys, listed = sizes
+    return f"{element}/D576_512/{sequences}x{heads}(1)x{keys}" + f"_{queries}_queries" * (queries > 1) + f"_top_{listed}" * (listed > 0)
+
+
 def cells(section):
     """[(case, run)]"""
     if section in DENSE:
@@ -284,6 +357,8 @@ def cells(section):
     if section.startswith("decode"):
         element, points = ("e4m3", DECODE_E4M3) if section == "decode_e4m3" else ("fp16", DECODE)
         return [(attention_cached.case_of(*x, element=element), partial(decode, element, x)) for x in points]
+    if section == "latent":
+        return [(latent_case(e, x), partial(latent, e, x)) for x in LATENT for e in ("bf16", "rows_656")]
     if section == "e4m3":
         return [(case_of("e4m3", b, n, n, heads, heads, size, causal), partial(e4m3, (b, n, heads, size, causal)))
                 for b, n, heads, size, causal in E4M3]

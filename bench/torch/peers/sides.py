@@ -141,10 +141,10 @@ class Peers:
     def load_flashinfer(self):
         self.flashinfer = importlib.import_module("flashinfer")
 
-    def fa3_forward(self, q, k, v, causal=False, window=0, splits=1, offsets=None, longest=None, softcap=0.0, **more):
+    def fa3_forward(self, q, k, v, causal=False, window=0, splits=1, offsets=None, longest=None, softcap=0.0, scale=None, **more):
         """Returns o and lse. splits: 1 is what FlashAttention-3's flash_attn_func takes, 0 lets it choose."""
         packed = {"cu_seqlens_q": offsets, "cu_seqlens_k": offsets, "max_seqlen_q": longest, "max_seqlen_k": longest}
-        return self.fa3.fwd(q, k, v, softmax_scale=q.shape[-1] ** -0.5, is_causal=causal, num_splits=splits, softcap=softcap,
+        return self.fa3.fwd(q, k, v, softmax_scale=scale or q.shape[-1] ** -0.5, is_causal=causal, num_splits=splits, softcap=softcap,
                             window_size_left=window - 1 if window else -1, window_size_right=0 if window else -1,
                             is_rotary_interleaved=True, **(packed if longest else {}), **more)[:2]
 
@@ -244,3 +244,14 @@ def flashinfer_decode(module, kind, q, tables, page, keys, kv_heads, kv_type):
     wrapper.plan(torch.arange(0, (batch + 1) * n, n, dtype=torch.int32), tables.reshape(-1).contiguous(),
                  torch.full((batch,), page, dtype=torch.int32), heads, kv_heads, size, page, q_data_type=q.dtype, kv_data_type=kv_type)
     return lambda k, v: wrapper.run(q[:, 0], (k, v))[:, None]
+
+
+def flashinfer_latent(module, q, tables, page, keys, scale):
+    """A call of the MLA kernel for sm_90 with rows of (pages, page, 576). q (sequences, heads, 576)."""
+    batch, heads, _ = q.shape
+    wrapper = module.mla.BatchMLAPagedAttentionWrapper(torch.zeros(256 << 20, device="cuda", dtype=torch.uint8), backend="fa3")
+    steps = torch.arange(batch + 1, device="cuda", dtype=torch.int32)
+    wrapper.plan(steps, steps * tables.shape[1], tables.reshape(-1).contiguous(), torch.full((batch,), keys, device="cuda", dtype=torch.int32),
+                 heads, 512, 64, page, False, scale, q.dtype, q.dtype)
+    nope, rope = q[..., :512], q[..., 512:]
+    return lambda rows: wrapper.run(nope, rope, rows[..., :512], rows[..., 512:])

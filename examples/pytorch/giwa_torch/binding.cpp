@@ -722,11 +722,16 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
   const int64_t size_v =
       flag == giwa_torch::cache_rows_656 ? 512 : v_cache.size(3) * (flag == giwa_torch::cache_int4 ? 2 : 1);
   if (indices) {
-    const int64_t rows = c.q.sizes[0] * c.q.sizes[1];
+    const int64_t batch = c.q.sizes[0], queries = c.q.sizes[1], rows = batch * queries, dims = indices->dim();
+    const bool of_queries = dims == 3   ? indices->size(0) == batch && indices->size(1) == queries
+                            : dims == 2 ? indices->size(0) == rows
+                                        : false;
     TORCH_CHECK_VALUE(
-        indices->device() == q.device() && indices->scalar_type() == at::kInt && indices->dim() > 1 &&
-            indices->is_contiguous() && indices->size(-1) > 0 && indices->numel() == rows * indices->size(-1),
-        "giwa_torch: indices must be int32 and contiguous, (batch, queries, keys) or (rows, keys), on ", q.device());
+        indices->device() == q.device() && indices->scalar_type() == at::kInt && of_queries &&
+            indices->is_contiguous() && indices->size(-1) > 0,
+        "giwa_torch: indices must be int32 and contiguous, (batch, queries, keys) or (rows, keys), here (", batch, ", ",
+        queries, ", keys), on ", q.device(), "; it is ", indices->scalar_type(), " ", indices->sizes(), " on ",
+        indices->device());
     TORCH_CHECK_VALUE(left < 0 && right < 0 && softcap == 0 && !slopes,
                       "giwa_torch: with indices there is no causal, window, softcap or alibi_slopes");
     c.selected = indices->const_data_ptr<int>(), c.selected_most = indices->size(-1);

@@ -19,6 +19,12 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
         raise NotImplementedError("giwa_torch: flash_mla_with_kvcache with head_dim_v other than 512")
     if indices is not None and causal:
         raise NotImplementedError("giwa_torch: flash_mla_with_kvcache with indices and causal")
+    size = 656 if is_fp8_kvcache else 576
+    if q.dim() != 4 or q.shape[-1] != 576:
+        raise ValueError(f"giwa_torch: q must be (batch, queries, heads, 576), of head size 576; it is {tuple(q.shape)}")
+    if k_cache.dim() != 4 or k_cache.shape[2:] != (1, size) or (is_fp8_kvcache and k_cache.element_size() != 1):
+        raise ValueError(f"giwa_torch: k_cache must be (blocks, keys of a block, 1, {size}){' of one byte each' * is_fp8_kvcache} "
+                         f"with is_fp8_kvcache={is_fp8_kvcache}; it is {tuple(k_cache.shape)} of {k_cache.dtype}")
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     if is_fp8_kvcache:
         k_cache = v_cache = k_cache.view(torch.uint8)

@@ -227,18 +227,77 @@ void test_both_orders() {
 }
 
 /// Sequences that are just long enough for tiles of 80 queries, of which the last one is not full.
-template <class T, class G, class Mask>
+template <class T, class G, int HeadSize, class Mask>
 void test_long_sequences(const Mask& mask, int64 queries, int64 heads) {
   case_options o;
-  o.heads = heads, o.head_size = o.head_size_v = 128, o.seq_q = queries + 17, o.seq_k = 300;
+  o.heads = heads, o.head_size = o.head_size_v = HeadSize, o.seq_q = queries + 17;
+  o.seq_k = giwa::detail::long_sequences::keys + 44, o.align = giwa::alignment::top_left;
   backward_case<T, T, G> c(o);
   c.has_dlse = true, c.accumulate = sizeof(G) == 4;
   const backward_answers answers = answers_of(c, mask, giwa::plain_score{});
   for (const int order : {0, 1, 2}) {
     c.any_order = order == 1, c.split_heads = order == 2;
-    REQUIRE((run<128, 128>(c, mask, giwa::plain_score{})) == "");
+    REQUIRE((run<HeadSize, HeadSize>(c, mask, giwa::plain_score{})) == "");
     CHECK(judge(c, answers) == "");
   }
+}
+
+/// NaN in a query, in a row of dout, or in a key and its value reaches the rows that see it under a causal mask, and no others.
+template <class T, int HeadSize>
+void test_nan_under_causal_mask(int64 queries, int64 keys, int64 heads, int64 kv_heads) {
+  constexpr int64 query = 100, row_of_dout = 50, key = 170;
+  case_options o;
+  o.heads = heads, o.kv_heads = kv_heads, o.head_size = o.head_size_v = HeadSize, o.seq_q = queries, o.seq_k = keys;
+  o.align = giwa::alignment::top_left;
+  const auto set_nan = [](auto& of, int64 row) {
+    const auto v = of.view();
+    for (int64 head = 0; head < v.extent(2); ++head)
+      for (int64 i = 1; i < v.extent(3); i += 3) v(0, row, head, i) = giwa::convert<T>{}(NAN);
+  };
+  const auto compute = [&](backward_case<T>& c) {
+    run_forward(c, causal{}, giwa::plain_score{});
+    REQUIRE((run<HeadSize, HeadSize>(c, causal{}, giwa::plain_score{})) == "");
+  };
+  // Of the rows [first, end).
+  const auto count = [](auto& of, int64 first, int64 end, const auto& is_wrong) {
+    int64 wrong = 0;
+    const auto v = of.view();
+    for (int64 row = first; row < end; ++row)
+      for (int64 head = 0; head < v.extent(2); ++head)
+        for (int64 i = 0; i < v.extent(3); ++i) wrong += is_wrong(giwa::index<4>{0, row, head, i}) ? 1 : 0;
+    return wrong;
+  };
+  const auto different = [&](auto& of, auto& clean, int64 first, int64 end) {
+    const auto a = of.view(), b = clean.view();
+    return count(of, first, end, [&](const giwa::index<4>& at) {
+      return std::memcmp(&a(at[0], at[1], at[2], at[3]), &b(at[0], at[1], at[2], at[3]), sizeof(T)) != 0;
+    });
+  };
+  const auto finite = [&](auto& of, int64 first, int64 end) {
+    const auto v = of.view();
+    return count(of, first, end, [&](const giwa::index<4>& at) {
+      return !std::isnan(giwa::convert<float>{}(v(at[0], at[1], at[2], at[3])));
+    });
+  };
+  backward_case<T> clean(o), of_queries(o), of_keys(o);
+  compute(clean);
+
+  set_nan(of_queries.of.q, query), set_nan(of_queries.dout, row_of_dout);
+  compute(of_queries);
+  CHECK(different(of_queries.dq, clean.dq, 0, row_of_dout) == 0);
+  CHECK(finite(of_queries.dq, row_of_dout, row_of_dout + 1) == 0);
+  CHECK(different(of_queries.dq, clean.dq, row_of_dout + 1, query) == 0);
+  CHECK(finite(of_queries.dq, query, query + 1) == 0);
+  CHECK(different(of_queries.dq, clean.dq, query + 1, queries) == 0);
+  CHECK(finite(of_queries.dk, 0, query + 1) + finite(of_queries.dv, 0, query + 1) == 0);
+  CHECK(different(of_queries.dk, clean.dk, query + 1, keys) == 0);
+  CHECK(different(of_queries.dv, clean.dv, query + 1, keys) == 0);
+
+  set_nan(of_keys.of.k, key), set_nan(of_keys.of.v, key);
+  compute(of_keys);
+  CHECK(different(of_keys.dq, clean.dq, 0, key) == 0);
+  CHECK(finite(of_keys.dq, key, queries) == 0);
+  CHECK(finite(of_keys.dk, 0, keys) + finite(of_keys.dv, 0, keys) == 0);  // the last queries see all keys
 }
 
 }  // namespace
@@ -246,8 +305,17 @@ void test_long_sequences(const Mask& mask, int64 queries, int64 heads) {
 #if !defined(GIWA_TEST_FEW_SIZES)
 TEST_CASE("long sequences") {
   using giwa::detail::long_sequences;
-  test_long_sequences<bf16, bf16>(giwa::full{}, long_sequences::full, 2);
-  test_long_sequences<fp16, float>(causal{}, long_sequences::causal, 1);
+  test_long_sequences<bf16, bf16, 128>(giwa::full{}, long_sequences::full, 2);
+  test_long_sequences<fp16, float, 128>(causal{}, long_sequences::causal, 1);
+  test_long_sequences<fp16, fp16, 96>(giwa::full{}, long_sequences::full, 2);
+}
+
+TEST_CASE("NaN reaches the rows that see it, in tiles of long sequences and in tiles of few keys") {
+  test_nan_under_causal_mask<fp16, 128>(giwa::detail::long_sequences::causal + 17, giwa::detail::long_sequences::keys,
+                                        1, 1);
+  test_nan_under_causal_mask<fp16, 128>(300, 300, 4,
+                                        1);  // dk with dv of 64 keys, on GPUs with at least six multiprocessors
+  test_nan_under_causal_mask<bf16, 96>(300, 300, 2, 2);
 }
 #endif
 

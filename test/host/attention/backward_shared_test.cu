@@ -30,6 +30,8 @@ void check_pair() {
     check_storage<fp16, G, gradient::of_k_and_v, HeadSize, HeadSizeV, Mask, Score>();
     if constexpr (has_kernel_of_all(HeadSize, HeadSizeV))
       check_storage<fp16, G, gradient::of_all, HeadSize, HeadSizeV, Mask, Score>();
+    if constexpr (long_sequences::has_kernel(HeadSize, HeadSizeV))
+      check_storage<fp16, G, gradient::of_all_long, HeadSize, HeadSizeV, Mask, Score>();
   };
   check(static_cast<fp16*>(nullptr));
   check(static_cast<float*>(nullptr));
@@ -62,6 +64,7 @@ void check_sizes() {
   with.template operator()<256>();
   with.template operator()<40>();
   with.template operator()<120>();
+  check_pair<Mask, Score, 96, 96>();
   check_pair<Mask, Score, 48, 208>();
   check_pair<Mask, Score, 112, 144>();
   check_pair<Mask, Score, 144, 112>();

@@ -463,6 +463,41 @@ TEST_CASE("packed bits, one for each query and key") {
   CHECK(giwa::packed_bits{nullptr, keys.data()}.check({2, 1, 3, 5}).message == std::string("a pointer is null"));
 }
 
+TEST_CASE("masks say of 32 keys at once what they say of each") {
+  constexpr int queries = 7, keys = 211;
+  const auto word = [](std::size_t i) { return giwa::uint64{giwa::philox(6)(i).word[0]}; };
+  const auto wrong = [](const auto& mask, int offset) {
+    static_assert(giwa::mask_traits<std::remove_cvref_t<decltype(mask)>>::has_key_bits);
+    int count = 0;
+    for (int sequence = 0; sequence < 2; ++sequence)
+      for (int head = 0; head < 2; ++head)
+        for (int query = 0; query < queries; ++query)
+          for (int key = 0; key < keys; ++key) {
+            const giwa::uint32 bits = mask.key_bits(attention_coord{sequence, head, query, key, query + offset});
+            for (int i = 0; i < 32 && key + i < keys; ++i)
+              count += (bits >> i & 1) != mask(attention_coord{sequence, head, query, key + i, query + offset});
+          }
+    return count;
+  };
+  std::vector<giwa::uint64> drafts(2 * queries * 2);
+  for (std::size_t i = 0; i < drafts.size(); ++i) drafts[i] = word(i) << 32 | word(i + 1000);
+  for (const int offset : {0, 60, 100, 150, keys - queries})
+    for (const int words : {1, 2}) CHECK(wrong(giwa::tree{drafts.data(), words, queries * words}, offset) == 0);
+  CHECK(wrong(giwa::tree{nullptr, 0}, 20) == 0);
+  const int of_sequences[] = {keys, 93}, of_queries[] = {queries, 5};
+  std::vector<unsigned char> bits((2 * queries * keys + 7) / 8);
+  for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<unsigned char>(word(i));
+  const giwa::int64 stride = queries * keys / 8;
+  CHECK(wrong(giwa::packed_bits{.bits = bits.data(), .keys = of_sequences, .stride = stride}, 0) == 0);
+  CHECK(wrong(giwa::packed_bits{bits.data(), of_sequences, of_queries, nullptr, stride}, 0) == 0);
+  for (const int block : {1, 8, 32, 64, 256}) {
+    block_case c({.batch = 2, .heads = 2, .queries = 6, .keys = 200, .block_queries = 2, .block_keys = block}, 8);
+    REQUIRE(make_block_map(giwa::host, c.lists(), c.map).ok());
+    CHECK(wrong(giwa::block_sparse{c.map}, 0) == 0);
+  }
+  static_assert(!giwa::mask_traits<giwa::block_sparse<giwa::causal>>::has_key_bits);
+}
+
 TEST_CASE("blocks with short ends") {
   const std::vector<int> lengths{4, 0, 2, 9, 1, 3, -1, 4, /* other heads */ 0, 0, 0, 0, 1, 2, 3, 4};
   const giwa::block_lengths mask{lengths.data(), 4, 0, 4};

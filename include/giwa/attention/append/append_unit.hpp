@@ -137,7 +137,7 @@ GIWA_HOST_DEVICE void append_group(const T* from, int column, rows_656* row) {
 template <int Count, class T>
 GIWA_HOST_DEVICE void append_head(const T* from, const append_unit& unit, rows_656* to,
                                   const unit_rotations<Count>& rotations, bool neighbours) {
-  float x[stdlib::size_t{2 * Count}];
+  float x[stdlib::size_t{2 * Count}] = {};
   const int columns[2] = {unit.first, unit.second};
   GIWA_UNROLL
   for (int r = 0; r < 2; ++r) {

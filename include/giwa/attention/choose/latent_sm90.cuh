@@ -80,8 +80,7 @@ struct cached_latent_wide : candidate {
     prepared_call<narrow> few;
     status launch(cudaStream_t s) const { return launch_all(s, many, few); }
   };
-  // With lists, and with rows of a format, it has not run yet (docs/notes/latent.md): tiles of 16 rows compute those.
-  static constexpr bool compiled = narrow::compiled && stdlib::same_as<Which, any_queries> && types::has_boxes;
+  static constexpr bool compiled = narrow::compiled && stdlib::same_as<Which, any_queries>;
 
   static status suits(const call_params& call) {
     const cached_problem problem = call.views.problem();

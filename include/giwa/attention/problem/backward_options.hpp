@@ -117,13 +117,15 @@ struct shared_key_sums {
   }
 };
 
-/// When all gradients come from the kernel with tiles of dq_parts::long_rows queries: head size 128, a full or causal mask, no score
-/// modifier, and from so many queries on, unless these tiles have 2 % more rows. H200, 2026-11-29, fp16, 16 heads, times as fast as tiles
-/// of 64, 1024, 2048, 4096, 8192, 16384, 32768 tokens: full 1.00, 1.03, 1.05, 1.06, 1.09, 1.05, causal 0.93, 0.95, 0.99, 1.03, 1.06, 1.08.
+/// When all gradients come from the kernel with tiles of dq_parts::long_rows queries: head sizes 96 and 128, a full or causal mask, no
+/// score modifier, and from so many queries and keys on, unless these tiles have 2 % more rows. H200, 2026-11-29, fp16, 16 heads, times
+/// as fast as tiles of 64, 1024, 2048, 4096, 8192, 16384, 32768 tokens: 128 full 1.00, 1.03, 1.05, 1.06, 1.09, 1.05, causal 0.93, 0.95,
+/// 0.99, 1.03, 1.06, 1.08; 96 up to 16384 full 1.01, 1.03, 1.05, 1.07, 1.08, causal 0.90, 0.94, 0.98, 1.02, 1.05. 128, full, 8192 queries
+/// with 77, 256, 512, 1024 keys 0.98, 1.00, 1.02, 1.05.
 struct long_sequences {
-  static constexpr int64 full = 2048, causal = 8192;
+  static constexpr int64 full = 2048, causal = 8192, keys = 256;
   GIWA_HOST_DEVICE static constexpr bool has_kernel(int64 head_size, int64 head_size_v) {
-    return head_size == 128 && head_size_v == 128;
+    return head_size == head_size_v && (head_size == 96 || head_size == 128);
   }
   GIWA_HOST_DEVICE static constexpr bool suits(int64 queries, int64 least) {
     const auto rest = [&](int64 rows) { return (rows - queries % rows) % rows; };  // of the last tile

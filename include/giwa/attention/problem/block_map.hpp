@@ -99,6 +99,20 @@ struct block_map {
         columns_of{t.first_key, t.last_key, keys, bits_below(block_keys)};
     return tiles<Whole>(row(t.batch, t.head, 0), row_words(), rows_of, columns_of, size);
   }
+  /// Returns which of 32 keys from `key` on are in visible blocks of a query's row.
+  GIWA_HOST_DEVICE uint32 visible_keys_of(int sequence, int head, int query, int key) const {
+    if (query >= queries) return 0;
+    const block_word* const line = row(sequence, head, row_of(query));
+    uint32 found = 0;
+    for (int i = 0; i < 32 && key + i < keys;) {
+      const int at = key + i, column = column_of(at), rest = block_keys - (at & (block_keys - 1)),
+                left = rest < keys - at ? rest : keys - at;
+      const uint32 of_block = left < 32 ? (uint32{1} << left) - 1 : ~uint32{0};
+      if ((line[column / 32].visible >> column % 32 & 1) != 0) found |= of_block << i;
+      i += left;
+    }
+    return found;
+  }
   /// The same of tiles of t's keys and `size` queries each. Without `by_keys` there is no answer.
   template <bool Whole = false>
   GIWA_HOST_DEVICE tile_bits visible_queries(const score_tile& t, int size) const {
@@ -235,6 +249,11 @@ struct block_sparse {
   }
   GIWA_HOST_DEVICE tile_bits visible_queries(const score_tile& t, int size) const {
     return map.template visible_queries<mask_traits<Inner>::keeps_all>(t, size);
+  }
+  GIWA_HOST_DEVICE uint32 key_bits(attention_coord c) const
+    requires mask_traits<Inner>::keeps_all
+  {
+    return map.visible_keys_of(c.batch, c.head, c.query, c.key);
   }
   GIWA_HOST_DEVICE constexpr detail::alignment_request requested_alignment() const { return detail::request_of(inner); }
   GIWA_HOST_DEVICE status check(const attention_sizes& s) const {

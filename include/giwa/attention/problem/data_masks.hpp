@@ -25,6 +25,15 @@ struct tree {
     if (draft / 64 >= words) return false;
     return (bits[c.batch * stride + int64{c.query} * words + draft / 64] >> draft % 64 & 1) != 0;
   }
+  GIWA_HOST_DEVICE uint32 key_bits(attention_coord c) const {
+    const int draft = c.key - (c.diagonal - c.query), first = draft < 0 ? 0 : draft, before = first - draft;
+    if (before >= 32) return ~uint32{0};
+    const uint64* const of_query = bits + (c.batch * stride + int64{c.query} * words);
+    const int word = first / 64, bit = first % 64;
+    uint64 drafts = word < words ? of_query[word] >> bit : 0;
+    if (bit > 32 && word + 1 < words) drafts |= of_query[word + 1] << (64 - bit);
+    return static_cast<uint32>(drafts << before) | ((uint32{1} << before) - 1);
+  }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
     return detail::keep_of(t.last_key < t.offset, int64{t.first_key} - t.offset < int64{64} * words);
   }
@@ -56,6 +65,19 @@ struct packed_bits {
     const int64 first = offsets != nullptr ? int64{offsets[c.batch]} : c.batch * stride,
                 bit = int64{c.query} * count + c.key;
     return (bits[first + bit / 8] >> bit % 8 & 1) != 0;
+  }
+  GIWA_HOST_DEVICE uint32 key_bits(attention_coord c) const {
+    const int count = keys[c.batch];
+    if (c.key >= count || (queries != nullptr && c.query >= queries[c.batch])) return 0;
+    const int64 bit = int64{c.query} * count + c.key;
+    const int left = count - c.key < 32 ? count - c.key : 32, shift = static_cast<int>(bit % 8);
+    const unsigned char* const from =
+        bits + ((offsets != nullptr ? int64{offsets[c.batch]} : c.batch * stride) + bit / 8);
+    uint64 found = 0;
+    GIWA_UNROLL
+    for (int i = 0; i < 5; ++i)
+      if (8 * i < shift + left) found |= uint64{from[i]} << 8 * i;
+    return static_cast<uint32>(found >> shift) & (left < 32 ? (uint32{1} << left) - 1 : ~uint32{0});
   }
   GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile&) const { return tile_keep::some; }
   GIWA_HOST_DEVICE constexpr status check(const attention_sizes& s) const {

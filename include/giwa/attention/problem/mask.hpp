@@ -35,6 +35,8 @@ namespace giwa::inline GIWA_ABI {
 /// - `GIWA_HOST_DEVICE tile_bits visible_keys(const score_tile& t, int size) const`, and visible_queries(t, size): what is kept of 32
 ///   tiles of t's queries and `size` keys each, from t.first_key on, and of 32 tiles of `size` queries and t's keys. Bits of tiles
 ///   that begin after t mean nothing. Of a tile that is visible and not full, classify() is asked.
+/// - `GIWA_HOST_DEVICE uint32 key_bits(attention_coord c) const`: bit i says whether the query sees key c.key + i; bits of keys past the
+///   end mean nothing. In tiles that are visible in part, kernels call it for 32 keys instead of operator() for each where they can.
 /// - `giwa::alignment align`: the mask depends on the diagonal, which the caller must choose where the lengths differ.
 /// - `status check(const attention_sizes& s) const`: the first rule that the mask breaks for a problem of these sizes.
 template <class Mask>
@@ -70,6 +72,9 @@ struct mask_traits {
     mask.visible_keys(t, 1);
     mask.visible_queries(t, 1);
   };
+
+  /// Whether the mask answers for 32 keys of a query at once.
+  static constexpr bool has_key_bits = requires(const Mask& mask, attention_coord c) { mask.key_bits(c); };
 
   /// Returns the number of consecutive queries that see the same blocks, or the largest int if the mask is not made of blocks.
   GIWA_HOST_DEVICE static constexpr int queries_of_block(const Mask& mask) {

@@ -82,6 +82,8 @@ struct score_steps {
     }
     if constexpr (one_range_mask<Mask> && requires { requires RowMap::by_range; })
       keep_range(thread, scores, b, at);
+    else if constexpr (mask_traits<Mask>::has_key_bits && requires { requires RowMap::by_range; })
+      keep_bits(thread, scores, b, at);
     else
       scores.for_each(thread, [&](float& x, int row, int column) {
         if (!keeps(b, at.query(row, column), at.key(row, column))) x = -infinity_of<float>;
@@ -105,6 +107,28 @@ struct score_steps {
   }
 
  private:
+  // Masks by 32 keys of a row at once.
+  template <class Map, class Bounds, class RowMap>
+  GIWA_HOST_DEVICE void keep_bits(int thread, register_tile<float, Map>& scores, const Bounds& b,
+                                  const RowMap& at) const {
+    const int origin = at.first_key + Map::column(thread, 0);
+    GIWA_UNROLL
+    for (int r = 0; r < Map::rows; ++r) {
+      const int row = at.query(Map::row(thread, r), 0);
+      GIWA_UNROLL
+      for (int first = 0; first < Map::shape::columns; first += 32) {
+        const int key = origin + first, left = b.keys - key;
+        uint32 bits = b.contain(row, key) ? mask.key_bits(b.place(row, key)) : 0;
+        if (left < 32) bits &= (uint32{1} << (left > 0 ? left : 0)) - 1;
+        GIWA_UNROLL
+        for (int i = 0; i < Map::registers; ++i) {
+          const int bit = Map::column(0, i) - first;
+          if (Map::slot(i) == r && bit >= 0 && bit < 32 && (bits >> bit & 1) == 0)
+            scores.value[i] = -infinity_of<float>;
+        }
+      }
+    }
+  }
   // Masks by the first and the last key of each row. A score's column is a constant plus the thread's first column, so
   // each comparison is with a constant.
   template <class Map, class Bounds, class RowMap>

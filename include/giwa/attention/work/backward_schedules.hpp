@@ -97,7 +97,7 @@ struct backward_schedules {
   template <class Params>
   static bool prefers_long(const Params& p) {
     const auto& in = p.views.in;
-    return !in.is_ragged() &&
+    return !in.is_ragged() && in.k.extent(1) >= long_sequences::keys &&
            long_sequences::suits(in.q.extent(1), keeps_all(p) ? long_sequences::full : long_sequences::causal);
   }
   /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the

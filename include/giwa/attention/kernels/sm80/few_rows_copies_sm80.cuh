@@ -258,11 +258,6 @@ struct format_copies {
     const cache_row& key = source.key[0];
     return key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
   }
-  /// Asks the L2 cache for the keys of the next tile.
-  template <class View>
-  GIWA_DEVICE static void prefetch(const Block& block, const View& view, const leaf_source& source) {
-    prefetch_rows_656<copies::warp_keys>(block, row_of(view, source));
-  }
   /// Completes the tile before, and with `starts` begins another one: first what needs no wait. is_free() says whether a stage is free,
   /// wait() waits for that, arrive(stage) says that a stage is complete. Without `starts` before a wait for the warps that read tiles.
   template <class View, class Ring, class IsFree, class Wait, class Arrive>

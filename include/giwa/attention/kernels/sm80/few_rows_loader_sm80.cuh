@@ -81,7 +81,6 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
       is_final = true;
     }
     read_pages(source);  // not before: the page table may end with the pages of these lengths
-    if constexpr (has_format) copies::find_rows(p, source);
     arch::barrier_arrive(Types::named_barrier::ready, Types::max_threads);
     if ((is_alone(p) && warp > 0) || !reader.has_work()) return;
     load(walk, source, masked);
@@ -125,6 +124,7 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
         scales_source = next_scales;
       }
       if constexpr (has_format) {
+        if (loads) copies::find_rows(p, source);
         // What follows the last leaf before a gap may wait for the warps that read tiles.
         for (int step = loads ? 0 : 1; step < (to == move::to_leaf ? 1 : 2); ++step)
           format.load(
@@ -172,10 +172,6 @@ struct few_rows_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE leaf_source look_up(bool boxes) const {
     leaf_source source = source_of(leaf, boxes);
     read_pages(source);
-    if constexpr (has_format) {
-      copies::find_rows(p, source);
-      format_type::prefetch(block, p.splits.call.views.cache.k, source);
-    }
     return source;
   }
   GIWA_DEVICE leaf_source source_of(int leaf_number, bool boxes) const {

@@ -57,11 +57,15 @@ GIWA_DEVICE void convert_rows_656(const Block& block, int first_row, Tile& to) {
     const auto at = [&](int column) -> uint4& { return *reinterpret_cast<uint4*>(to.chunk(row, column)); };
     const uint4 scale_bits = at(rows::codes - 64);
     const uint32 scales[4] = {scale_bits.x, scale_bits.y, scale_bits.z, scale_bits.w};
+    uint4 two[2];
     GIWA_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int column = rows::group * i;
-      const uint4 codes = at(column + 8 * part);
-      block.sync_warp();  // all have read what is overwritten
+      if (i % 2 == 0) {
+        two[0] = at(column + 8 * part), two[1] = at(column + rows::group + 8 * part);
+        block.sync_warp();  // all have read what is overwritten
+      }
+      const uint4 codes = two[i % 2];
       const float scale = __uint_as_float(scales[i]);
       const uint32 fours[4] = {codes.x, codes.y, codes.z, codes.w};
       uint32 words[8];
@@ -73,8 +77,8 @@ GIWA_DEVICE void convert_rows_656(const Block& block, int first_row, Tile& to) {
         for (int j = 0; j < 2; ++j) {
           packed_pair<fp16>::type exact;
           __builtin_memcpy(&exact, &pairs[j], 4);
-          const auto two = pack<T>(__low2float(exact) * scale, __high2float(exact) * scale);
-          __builtin_memcpy(&words[w + j], &two, 4);
+          const auto pair = pack<T>(__low2float(exact) * scale, __high2float(exact) * scale);
+          __builtin_memcpy(&words[w + j], &pair, 4);
         }
       }
       const auto half = [&](bool second) -> uint4 {
@@ -94,16 +98,6 @@ GIWA_DEVICE void convert_rows_656(const Block& block, int first_row, Tile& to) {
       rest = {words[0], words[1], words[2], words[3]};
     }
   }
-}
-
-/// Asks the L2 cache for rows that are copied later.
-template <int Count, class Block>
-GIWA_DEVICE void prefetch_rows_656(const Block& block, const rows_656* row_of_lane) {
-  static_assert(Count == 16);
-  const rows_656* const row = pointer_of_lane(block, row_of_lane, block.lane() / 2);
-  if (row == nullptr) return;
-  GIWA_UNROLL
-  for (int i = 0; i < 3; ++i) arch::prefetch_to_l2(row + (3 * (block.lane() % 2) + i) * 128);  // the last begins at 640
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

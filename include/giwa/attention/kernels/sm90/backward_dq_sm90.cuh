@@ -214,9 +214,8 @@ class sm90_dq_writer {
       if (adds) {
         float* const to = w.dq + number * Types::policy::dq_floats;
         const float* const from = s.dq.parts[consumer][part.stage()];
-        const int bytes =
-            4 * (Types::is_long ? Types::policy::dq_floats
-                                : 64 * dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer));
+        const int bytes = 4 * (Types::is_long ? Types::columns : 64) *
+                          dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer);
         if (at.after == 0)
           arch::store_bytes(to, from, bytes);
         else

@@ -31,7 +31,14 @@ GIWA_DEVICE void stage_gradient(const Block& block, int thread, Sums& sums, floa
   sums.transform([&](float value) { return value * factor + 0.0f; });
   if (block.lane() == 0) arch::wait_stores_read<0>();  // of what was there
   block.sync_warp();
-  store(thread, sums, 0, staged);
+  if constexpr (Sums::map::shape::columns == Staged::columns) {
+    store(thread, sums, 0, staged);
+  } else {
+    warpgroup_tile<Staged::columns> whole;  // the columns after those of the sums are not stored
+    whole.fill(0);
+    for (int i = 0; i < Sums::map::registers; ++i) whole.value[i] = sums.value[i];
+    store(thread, whole, 0, staged);
+  }
 }
 template <class Staged>
 GIWA_DEVICE void start_store(int thread, const Staged& staged, const tensor_map& map, giwa::index<4> origin) {

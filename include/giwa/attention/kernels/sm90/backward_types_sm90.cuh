@@ -88,7 +88,7 @@ struct sm90_backward_types {
   static constexpr bool stores_slabs =
       adds_dq && sizeof(G) == 2 && HeadSize % 64 == 0 && HeadSizeV % 64 == 0 && !reads_bias;
   // Whether TMA stores them: 64 1.01 times as fast, 128 0.99, long sequences, by the memory of b, 1.05 (H200, 2026-11-29).
-  static constexpr bool stages_keys = (by_halves || is_long) && stores_slabs, keeps_b = is_long && stages_keys;
+  static constexpr bool keeps_b = is_long && sizeof(G) == 2, stages_keys = (by_halves && stores_slabs) || keeps_b;
   static constexpr int head_size = round_up(HeadSize, 16), head_size_v = round_up(HeadSizeV, 16);
   static constexpr tile_axis moving_axis = rows_are_keys ? tile_axis::queries : tile_axis::keys;
   using tiles_list = visible_tiles<Mask, moving_axis>;

@@ -87,17 +87,14 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     leaf_source source =
         copies::source_of(block, warp, p, work, tile, Types::has_boxes && p.copies == key_copies::boxes);
     copies::read_pages(p, source);
-    if constexpr (Types::has_format) {
-      copies::find_rows(p, source);
-      format.prefetch(block, p.splits.call.views.cache.k, source);
-    }
     return source;
   }
   /// `starts`: without it rows of a format that were copied are completed, because the queue may wait for the warps that read tiles.
-  GIWA_DEVICE void load_tile(const leaf_source& source, [[maybe_unused]] bool starts, uint32 turn) {
+  GIWA_DEVICE void load_tile(leaf_source source, [[maybe_unused]] bool starts, uint32 turn) {
     const int stage = static_cast<int>(turn % stages);
     const uint32 free = (turn / stages & 1) ^ 1;
     if constexpr (Types::has_format) {
+      if (starts) copies::find_rows(p, source);
       const auto test = [&] { return s.k.empty[stage][0].is_over_now(free) && s.k.empty[stage][1].is_over_now(free); };
       const auto wait = [&] { s.k.empty[stage][0].wait(free), s.k.empty[stage][1].wait(free); };
       format.load(block, warp, p.splits.call.views.cache.k, source, s.k, starts, stage, test, wait, [&](int of_stage) {
