@@ -156,6 +156,7 @@ set(GIWA_HEADERS
   P giwa/attention/problem/scales.hpp
   P giwa/attention/problem/options.hpp
   P giwa/attention/problem/rows_656.hpp
+  P giwa/attention/problem/block_rows.hpp
   P giwa/attention/problem/cache.hpp
   P giwa/attention/split_fp16/layout.hpp
   D giwa/attention/split_fp16/numbers.cuh

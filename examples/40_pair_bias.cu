@@ -7,8 +7,8 @@
 // To copy it, also copy: support/place.cuh.
 //
 // What it teaches: evoformer_bias(mask, pairs, gradient), whose gradient is the sum over the rows. It must be 0 before the call. In
-// fixed order, the default, one block computes all rows that share an element; with any_order all blocks add at the same time, and the
-// last bits change from run to run. The task is to find the bias that another layer, with the same q, k and v, has used.
+// fixed order, the default, rows add to an element in turn; with any_order they add as they come, and the last bits change from run to
+// run. The task is to find the bias that another layer, with the same q, k and v, has used.
 //
 // Expected output, with the times of your machine:
 //   32 rows of 64 tokens, 2 heads of 32, fp16

@@ -1,4 +1,4 @@
-// EXPECT: giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code, int4_pair or rows_656
+// EXPECT: giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code, int4_pair, q8_0, q4_0 or rows_656
 // SPDX-License-Identifier: MIT
 // A cache has the precision of the queries, or 8 bits.
 #include <giwa/host.hpp>

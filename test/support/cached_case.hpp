@@ -83,7 +83,8 @@ struct cached_case_options {
 template <class T, class Element = T, class O = T>
 struct cached_case {
   static constexpr int64 codes = giwa::detail::codes_of<Element>;
-  static constexpr bool has_format = giwa::detail::row_format<Element>;
+  static constexpr bool has_format = giwa::detail::row_format<Element>,
+                        is_latent = giwa::detail::latent_format<Element>;
   cached_case_options options;
   case_buffer<T, 4> q;  // (sequences, queries, heads, head size), or (1, rows, heads, head size)
   case_buffer<Element, 4> k, v;
@@ -117,8 +118,12 @@ struct cached_case {
     v_scales = scales_of(c.v_scales);
     q.for_each([&](std::size_t at) { q.memory[at] = giwa::convert<T>{}(c.spread * normal()); });
     sinks.for_each([&](std::size_t at) { sinks.memory[at] = static_cast<float>(2 * normal()); });
-    if constexpr (has_format) {
+    if constexpr (is_latent) {
       for_each_row([&](int64 at, int64 row, int64 head) { fill_row(&k.view()(at, row, head, 0)); });
+    } else if constexpr (has_format) {
+      for (auto* of : {&k, &v})
+        for_each_row(
+            [&](int64 at, int64 row, int64 head) { fill_blocks(&of->view()(at, row, head, 0), of->extents[3]); });
     } else {
       fill(k, c.head_size, c.spread);
       fill(v, c.head_size_v, 1);
@@ -133,8 +138,12 @@ struct cached_case {
   }
   /// Elements of a row of so many numbers.
   static int64 stored(int64 numbers) {
-    if constexpr (has_format) return numbers == Element::head_size ? Element::row_bytes : Element::rest_at;
-    return numbers / codes;
+    if constexpr (is_latent)
+      return numbers == Element::head_size ? Element::row_bytes : Element::rest_at;
+    else if constexpr (has_format)
+      return numbers / Element::block * Element::block_bytes;
+    else
+      return numbers / codes;
   }
   /// f(element of the first dimension, row, head) for the rows that a sequence has.
   template <class F>
@@ -268,6 +277,17 @@ struct cached_case {
           of.view()(at, row, head, d) = giwa::convert<Element>{}(first);
       }
     });
+  }
+  /// Blocks of integers whose products with the scale have the 8 bits of bf16.
+  void fill_blocks(Element* row, int64 bytes) {
+    for (int64 i = 0; i < bytes; ++i)
+      row[i].byte = static_cast<unsigned char>(Element::block_bytes == 34 ? random_.below(63) - 31
+                                                                          : random_.below(256));  // q8_0, q4_0
+    for (int64 i = 0; i < bytes; i += Element::block_bytes) {
+      const auto scale = giwa::convert<giwa::fp16>{}(
+          options.spread * 0.03125 * static_cast<double>(1 + random_.below(6)) * (Element::block_bytes == 34 ? 1 : 4));
+      std::memcpy(row + i, &scale, 2);
+    }
   }
   /// A row of 656 bytes whose numbers are exact in every type: scales of few bits.
   void fill_row(Element* row) {

@@ -27,6 +27,14 @@ GIWA_DEVICE inline void load_relaxed(float (&to)[4], const float* from) {
                : "l"(from)
                : "memory");
 }
+/// Adds to four numbers at a multiple of 16 bytes, each atomically, on GPUs of 9.0 and newer.
+GIWA_DEVICE inline void add_relaxed([[maybe_unused]] float* to, [[maybe_unused]] const float (&values)[4]) {
+#if GIWA_ARCH_HAS_SM90A
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values[0]), "f"(values[1]),
+               "f"(values[2]), "f"(values[3])
+               : "memory");
+#endif
+}
 /// Stores a number after all earlier accesses of this thread.
 GIWA_DEVICE inline void store_release(int* to, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");

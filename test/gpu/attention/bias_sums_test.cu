@@ -24,6 +24,32 @@ TEST_CASE("the gradient of a bias in fp32 is added, where sequences or heads sha
                                                         causal::bottom_right) == "");
 }
 
+TEST_CASE("sequences and heads that share the gradient of a bias add to it in turn") {
+  // With few multiprocessors a block computes work tiles that wait for each other.
+  for (const int processors : {0, 1, 3})
+    for (const int64 heads : {2, 1}) {
+      bias_options o{.batch = 5, .queries = 130, .keys = 136, .biases = 1, .bias_heads = heads, .hostile = true};
+      o.kv_heads = processors == 3 ? 2 : 1, o.processors = processors;
+      CHECK(fault_of<64, fp16, float, before::bias_of_keys>(o, causal::bottom_right) == "");
+      if (processors == 1) continue;
+      CHECK(fault_of<128, fp16, float, before::nothing>(o, giwa::full{}) == "");
+#if !defined(GIWA_TEST_FEW_SIZES)
+      CHECK(fault_of<32, fp16, float, before::bias_of_keys>(o, giwa::full{}) == "");
+      CHECK(fault_of<128, fp16, float, before::nothing>(o, causal::bottom_right & giwa::sliding_window{90}) == "");
+#endif
+      o.keys = 160, o.biases = o.batch, o.bias_heads = 1, o.split_heads = true;
+      CHECK(fault_of<64, fp16, float, before::bias_of_keys>(o, causal::bottom_right) == "");
+    }
+  // One sequence or head shares with none: its gradient is stored.
+  CHECK(fault_of<64, fp16, float, before::bias_of_keys>({.batch = 1, .biases = 1}, causal::bottom_right) == "");
+  CHECK(fault_of<128, fp16, float, before::nothing>(
+            {.batch = 1, .heads = 1, .biases = 1, .bias_heads = 1, .any_order = true}, giwa::full{}) == "");
+  // Lengths: tiles that not all sequences see.
+  CHECK(fault_of<64, fp16, float, before::bias_of_keys>({.biases = 1, .k_used = {200, 131}}, causal::bottom_right) ==
+        "");
+  CHECK(fault_of<64, fp16, float, before::bias_of_keys>({.biases = 1, .poisoned = true}, causal::bottom_right) == "");
+}
+
 TEST_CASE("the kernel of dq gives the gradient of a bias after another modifier") {
   for (const int64 biases : {2, 1})
     CHECK(fault_of<64, fp16, float, before::softcap>({.biases = biases, .bias_heads = biases}, causal::bottom_right) ==

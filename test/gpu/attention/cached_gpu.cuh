@@ -155,7 +155,7 @@ template <class T, int HeadSize, int HeadSizeV = HeadSize, class Element = T, cl
 std::string first_cached_fault(int first, int step, int count, const Mask& mask = {}, const Score& score = {}) {
   for (int n = 0; n < (small_mode() ? (count + 5) / 6 : count); ++n) {
     cached_case_options c = drawn_cached_case(first + n * step);
-    if (sizeof(Element) == 1) c.k_scales = n % 9 - 1, c.v_scales = (n * 5 + 3) % 9 - 1;
+    if (giwa::detail::element_traits<Element>::has_scales) c.k_scales = n % 9 - 1, c.v_scales = (n * 5 + 3) % 9 - 1;
     const std::string fault = cached_fault_on_gpu_of<T, HeadSize, HeadSizeV, Element, O>(c, mask, score);
     if (!fault.empty()) return fault;
   }

@@ -142,6 +142,25 @@ TEST_CASE("a scale of keys that a row does not see does not reach it") {
   }
 }
 
+TEST_CASE("rows without keys are zeros whatever the scales are") {
+  const auto fault = [](scale_kinds kinds, float hostile) {
+    scaled_problem p = problem_of<128>(90, 20, 1, kinds);  // the first 70 queries see no key
+    for (auto* scales : {&p.q_scales, &p.k_scales, &p.v_scales}) std::fill(scales->begin(), scales->end(), hostile);
+    const auto got = run_scaled<128, float>(p, giwa::causal{});
+    for (std::size_t i = 0; i < got.o.size(); ++i)
+      if (i / (4 * 128) % 90 < 70 && got.o[i] != 0) return "element " + std::to_string(i);
+    const bool seen = std::isfinite(hostile) && !kinds.v;
+    return std::string(seen && !(error_of<128, float>(p, giwa::causal{}) < rounding_of_p) ? "rows with keys" : "");
+  };
+  for (const float hostile : {NAN, HUGE_VALF, -HUGE_VALF}) CHECK(fault({.v = true}, hostile) == "");
+  for (const float hostile : {0.0f, 1e-40f, -1e-40f, 0x1p-126f}) {
+    CHECK(fault({.q = true}, hostile) == "");
+    CHECK(fault({.k = true}, hostile) == "");
+    CHECK(fault({.q = true, .q_rows = 1}, hostile) == "");
+    CHECK(fault({.k = true, .k_rows = 64}, hostile) == "");
+  }
+}
+
 TEST_CASE("inputs and scales of e4m3 that the kernel before the call writes late") {
   if (kernels_start_early()) CHECK(early_reads_are_seen());
   const scale_kinds all = {

@@ -95,6 +95,13 @@ TEST_CASE("every type of queries, cache and output, and scales of every shape") 
   }
 }
 
+TEST_CASE("rows of blocks") {
+  for (const int64 page : {0, 3, 64}) {
+    CHECK(fault_of<fp16, 64, 32, giwa::q8_0>(case_of(page, page == 3), causal::bottom_right) == "");
+    CHECK(fault_of<giwa::bf16, 32, 96, giwa::q4_0>(case_of(page, page != 3)) == "");
+  }
+}
+
 TEST_CASE("NaN and infinity reach only rows that see them") {
   for (const bool in_k : {true, false})
     for (const float strange : {NAN, HUGE_VALF, -HUGE_VALF})

@@ -33,7 +33,7 @@ status append_rows(const Where& where, const kv_cache<Element>& cache, const ten
                 "giwa::append_to_cache: elements of k_new and v_new must be of one type: giwa::fp16, bf16 or fp32.");
   static_assert(!stdlib::is_const_v<Element>,
                 "giwa::append_to_cache: the cache is written, so its elements must not be const.");
-  static_assert(stdlib::same_as<Element, element> || scaled_element<Element> || row_format<Element>,
+  static_assert(stdlib::same_as<Element, element> || scaled_element<Element> || latent_format<Element>,
                 "giwa::append_to_cache: elements of the cache must be those of k_new, giwa::e4m3, int8_code, int4_pair "
                 "or rows_656.");
   static_assert(goes_as_bytes<Rotary>,

@@ -79,8 +79,8 @@ GIWA_HOST_DEVICE constexpr auto cached_views_of(const kv_cache<Element>& cache, 
   using cached = stdlib::remove_const_t<Element>;
   static_assert(attention_element<element>, "giwa::attention_cached: elements of q must be giwa::fp16, bf16 or fp32.");
   static_assert(stdlib::same_as<element, cached> || scaled_element<cached> || row_format<cached>,
-                "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code, int4_pair or "
-                "rows_656.");
+                "giwa::attention_cached: elements of the cache must be those of q, giwa::e4m3, int8_code, int4_pair, "
+                "q8_0, q4_0 or rows_656.");
   static_assert(!stdlib::is_const_v<O>, "giwa::attention_cached: o is written, so its elements must not be const.");
   static_assert(attention_element<stdlib::remove_const_t<O>>,
                 "giwa::attention_cached: elements of o must be giwa::fp16, bf16 or fp32.");
@@ -105,7 +105,8 @@ status run_cached(const Where& where, const kv_cache<Element>& cache, const tens
   static_assert(!selects_keys<Mask> || (is_plain_score<Score> && !rotates_queries<Score>),
                 "giwa::attention_cached: a call with a key_selection has no score modifier.");
   static_assert(
-      !selects_keys<Mask> || !scaled_element<stdlib::remove_const_t<Element>>,
+      !selects_keys<Mask> || stdlib::same_as<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>> ||
+          latent_format<stdlib::remove_const_t<Element>>,
       "giwa::attention_cached: with a key_selection, elements of the cache are those of q or giwa::rows_656.");
   static_assert(!drops_weights<Score>,
                 "giwa::attention_cached: dropout is for training; pass the score modifier in it, or "

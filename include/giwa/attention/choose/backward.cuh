@@ -157,6 +157,10 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
   static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
   static status make(void* to, Params p, const gpu_traits& gpu) {
     auto* const made = ::new (to) prepared;
+    if constexpr (Params::adds_bias) {
+      p.order.sums = sums_bias(p);
+      p.order.in_turn = p.order.sums && !p.workspace.any_order && may_add_in_turn(p);
+    }
     // With a window fixed order is the faster one. H100, 2026-11-26, 1024 keys, 4096 tokens, 128: 338, in any order 319 TFLOP/s.
     if constexpr (has_first_key<Mask>)
       if (p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;

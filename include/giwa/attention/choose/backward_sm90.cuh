@@ -34,8 +34,24 @@ bool has_backward_maps(const Params& p) {
          check_tensor_map(in.dout, "dout").ok();
 }
 
-/// Whether the kernel of all gradients reads the bias of a call by TMA, and gives its gradient: not a sum over sequences or heads in
-/// fixed order, nor after a bias of each query.
+/// Whether several sequences or heads share an element of the gradient of a tiled bias.
+template <class Params>
+bool sums_bias(const Params& p) {
+  const auto& q = p.views.in.q;
+  const gradient_sharing shared = gradient_of<stdlib::remove_cvref_t<decltype(p.call.score)>>::shared(p.call.score);
+  return (shared.sequences && q.extent(0) > 1) || (shared.heads && q.extent(2) > 1);
+}
+/// Whether these can add to it in turn: there is room for their order, and all of them see the same tiles, so that each waits for the one
+/// before it.
+template <class Params>
+bool may_add_in_turn(const Params& p) {
+  using mask = mask_traits<stdlib::remove_cvref_t<decltype(p.call.mask)>>;
+  return p.order.added != nullptr && !p.views.in.is_ragged() && mask::any_head && !mask::has_blocks &&
+         mask::known_on_host(p.call.mask);
+}
+
+/// Whether the kernel of all gradients reads the bias of a call by TMA, and gives its gradient: not after a bias of each query, nor a
+/// sum in fixed order over sequences or heads that may see different tiles.
 template <class Params>
 bool has_tiled_bias(const Params& p) {
   const auto& score = p.call.score;
@@ -47,9 +63,9 @@ bool has_tiled_bias(const Params& p) {
   if constexpr (tiled::has_key_term)
     if (score.first.values.extent(2) != 1) return false;
   if constexpr (tiled::adds) {
-    const bool sums =
-        (gradient.extent(0) == 1 && in.q.extent(0) > 1) || (gradient.extent(1) == 1 && in.q.extent(2) > 1);
-    return gradient.stride(3) == 1 && (p.workspace.any_order || !sums);
+    const bool by_fours = reinterpret_cast<uint64>(gradient.data()) % 16 == 0 && gradient.stride(3) == 1 &&
+                          (gradient.extent(3) | gradient.stride(0) | gradient.stride(1) | gradient.stride(2)) % 4 == 0;
+    return by_fours && (p.workspace.any_order || !sums_bias(p) || may_add_in_turn(p));
   } else {
     return check_store_map(gradient, "bias gradient").ok();
   }

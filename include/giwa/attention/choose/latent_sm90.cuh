@@ -40,7 +40,7 @@ struct cached_latent : candidate {
       latent_op<T, Element, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
   using prepared = prepared_latent<op, latent_partials<call_params>>;
   static constexpr bool compiled =
-      has_sm90 && (stdlib::same_as<T, Element> || row_format<Element>)&&element_traits<T>::on_tensor_cores &&
+      has_sm90 && (stdlib::same_as<T, Element> || latent_format<Element>)&&element_traits<T>::on_tensor_cores &&
       may_be_latent(HeadSize, HeadSizeV);
 
   static status suits(const call_params& call) {

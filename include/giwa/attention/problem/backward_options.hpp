@@ -117,6 +117,26 @@ struct shared_key_sums {
   }
 };
 
+/// Turns of the sequences or heads that share the gradient of a bias, which the kernel of all gradients adds in their order: how many
+/// have added to 16 keys and 64 queries, for each sequence or head that does not share it.
+struct bias_order {
+  static constexpr int keys = 16, queries = 64;
+  int* added = nullptr;
+  int groups_of_keys = 0, groups_of_queries = 0, count = 0;
+  bool sums = false,
+       in_turn = false;  // whether several scores of the call have the same element, and add to it in order
+
+  /// Of whole tiles of 128 x 128. None of packed sequences, nor where an int does not number them.
+  GIWA_HOST_DEVICE static constexpr bias_order take(workspace_layout& layout, const attention_problem& p) {
+    if (p.seq_q < 0 || p.seq_k < 0) return {};
+    const int64 of_keys = ceil_div(p.seq_k, int64{128}) * (128 / keys),
+                of_queries = ceil_div(p.seq_q, int64{128}) * (128 / queries);
+    const int64 all = saturated_product(saturated_product(of_keys, of_queries), p.batch < p.heads ? p.heads : p.batch);
+    if (all > 0x7fffffff) return {};
+    return {layout.take<int>(all), static_cast<int>(of_keys), static_cast<int>(of_queries), static_cast<int>(all)};
+  }
+};
+
 /// When all gradients come from the kernel with tiles of dq_parts::long_rows queries: head sizes 96 and 128, a full or causal mask, no
 /// score modifier, and from so many queries and keys on, unless these tiles have 2 % more rows. H200, 2026-11-29, fp16, 16 heads, times
 /// as fast as tiles of 64, 1024, 2048, 4096, 8192, 16384, 32768 tokens: 128 full 1.00, 1.03, 1.05, 1.06, 1.09, 1.05, causal 0.93, 0.95,
@@ -221,9 +241,10 @@ GIWA_HOST_DEVICE constexpr bool shares_keys(const attention_problem& p, int capa
          has_kernel_of_all(p.head_size, p.head_size_v);
 }
 
-/// The bytes of a call's workspace, with what only the fastest kernels need or without.
+/// The bytes of a call's workspace, with what only the fastest kernels need or without. `adds_bias`: the gradient of a bias is added.
 GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int64 parameters, bool fastest,
-                                                int capability = 0, bool any_order = false, bool split_heads = false) {
+                                                int capability = 0, bool any_order = false, bool split_heads = false,
+                                                bool adds_bias = false) {
   if (!check_sizes(p, 0).ok() || p.element_bytes == element_traits<e4m3>::bytes) return 0;
   workspace_layout layout;
   backward_workspace::take(layout, p, parameters, fastest && sums_dq(p, capability),
@@ -231,6 +252,7 @@ GIWA_HOST_DEVICE constexpr int64 backward_bytes(const attention_problem& p, int6
   if (fastest && are_split(p.element_bytes) && has_split_kernels(p.head_size, p.head_size_v) &&
       (capability == 0 || gpu_traits::of(capability).wgmma))
     split_backward_tensors::take(layout, p);
+  if (fastest && adds_bias && shares_keys(p, capability)) bias_order::take(layout, p);
   return layout.bytes;
 }
 
@@ -246,7 +268,7 @@ template <score_modifier Score>
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, const Score&, int capability = 0,
                                                           bool any_order = false, bool split_heads = false) {
   return backward_bytes(p, gradient_of<Score>::parameters, sums_dq_with<Score>(p, capability), capability, any_order,
-                        split_heads);
+                        split_heads, tiled_bias<Score>::adds);
 }
 GIWA_HOST_DEVICE constexpr int64 backward_workspace_bytes(const attention_problem& p, int capability = 0,
                                                           bool any_order = false, bool split_heads = false) {

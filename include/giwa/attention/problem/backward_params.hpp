@@ -36,6 +36,8 @@ struct backward_params {
   bool accumulate, accumulates_keys;               // dk and dv have their own
   // The inputs as split fp16, or null pointers: the call does not run on tensor cores.
   stdlib::conditional_t<element_traits<T>::is_split, split_backward_tensors, nothing> split{};
+  static constexpr bool adds_bias = tiled_bias<Score>::exists && tiled_bias<Score>::adds;
+  stdlib::conditional_t<adds_bias, bias_order, nothing> order{};
 
   using head = attention_head<T, const O>;
   using call_type = attention_params<T, const O, Mask, Score>;
@@ -217,7 +219,10 @@ backward_params<T, O, G, Mask, Score> params_of(const backward_views<T, O, G>& a
                                           workspace,
                                           options.accumulate,
                                           options.accumulate,
+                                          {},
                                           {}};
+  if constexpr (decltype(p)::adds_bias)
+    if (workspace.dq != nullptr) p.order = bias_order::take(layout, problem);
   if constexpr (element_traits<T>::is_split)
     if (with_dq && !gradient_of<Score>::wanted && has_split_kernels(problem.head_size, problem.head_size_v))
       p.split = split_backward_tensors::take(layout, problem);

@@ -11,10 +11,11 @@ namespace giwa::inline GIWA_ABI {
 /// `bias_with_gradient(values, gradient)`.
 ///
 /// Both are (batch, heads, queries, keys) of any strides, with the sizes of the problem. Where sequences or heads share the
-/// bias, both have size 1, and the gradient is the sum over them, in fp32 or fp64. The sum is in their order: the rows of all
-/// that share an element are computed one after the other, so there must be enough queries, or other heads, for the GPU. With
-/// attention_backward_options::any_order blocks may add to it at the same time, in fp32. Set the gradient to 0 before the call:
-/// elements of scores that the mask drops are left as they are, or set to 0, and sums in any order are added to what is there.
+/// bias, both have size 1, and the gradient is the sum over them, in fp32 or fp64. The sum is in their order, with
+/// attention_backward_options::any_order and in fp32 on Hopper in any order. Where one kernel of Hopper computes all gradients
+/// (docs/attention_backward.md), blocks add to it in turn; elsewhere one block computes the rows of all that share an element, so there
+/// must be enough queries, or other heads, for the GPU. Set the gradient to 0 before the call: elements of scores that the mask drops
+/// are left as they are, or set to 0, and sums in any order are added to what is there.
 template <class T, class G>
 struct bias_with_gradient {
   static_assert(floating_element<G> && !stdlib::is_const_v<G>,

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_PROBLEM_CACHED_VIEWS_HPP
 #define GIWA_ATTENTION_PROBLEM_CACHED_VIEWS_HPP
 
+#include <giwa/attention/problem/block_rows.hpp>
 #include <giwa/attention/problem/cache.hpp>
 #include <giwa/attention/problem/cached_problem.hpp>
 #include <giwa/attention/problem/views.hpp>
@@ -59,7 +60,7 @@ struct cached_views {
 template <class Element>
 GIWA_HOST_DEVICE constexpr kv_cache<Element> with_values(kv_cache<Element> cache) {
   using rows = stdlib::remove_const_t<Element>;
-  if constexpr (row_format<rows>) {
+  if constexpr (latent_format<rows>) {
     auto extents = cache.k.extents();
     if (extents[3] == rows::row_bytes) extents[3] = rows::rest_at;
     cache.v = {cache.k.data(), extents, cache.k.strides()};
@@ -71,7 +72,7 @@ GIWA_HOST_DEVICE constexpr kv_cache<Element> with_values(kv_cache<Element> cache
 template <class Element>
 GIWA_HOST_DEVICE constexpr status check_row_format(const tensor_view<Element, 4>& k) {
   using rows = stdlib::remove_const_t<Element>;
-  if constexpr (row_format<rows>) {
+  if constexpr (latent_format<rows>) {
     if (k.extent(3) != rows::row_bytes)
       return status::invalid("k", "the last dimension must be the bytes of a row", bound::exactly, rows::row_bytes,
                              k.extent(3));
@@ -85,7 +86,7 @@ GIWA_HOST_DEVICE constexpr status check_row_format(const tensor_view<Element, 4>
 /// Their address.
 template <class Element>
 GIWA_HOST_DEVICE status check_row_address(const tensor_view<Element, 4>& k) {
-  if (!row_format<stdlib::remove_const_t<Element>> || reinterpret_cast<uint64>(k.data()) % 16 == 0) return {};
+  if (!latent_format<stdlib::remove_const_t<Element>> || reinterpret_cast<uint64>(k.data()) % 16 == 0) return {};
   return status::invalid("k", "rows of bytes must begin at multiples of 16 bytes");
 }
 

@@ -77,7 +77,10 @@ inline constexpr int codes_of<T> = element_traits<T>::codes;
 /// Elements that are the bytes of rows in a custom format: T::number_at(row, i) is a number of a row, T::numbers_in(n) counts those of
 /// n bytes.
 template <class T>
-concept row_format = requires { T::row_bytes; };
+concept row_format = requires(const T* row) { T::number_at(row, 0); };
+/// Of latent rows, which have k and v.
+template <class T>
+concept latent_format = row_format<T> && requires { T::row_bytes; };
 /// Number i of a row, exactly.
 template <class Wide, class T>
 GIWA_HOST_DEVICE Wide number_of_row(const T* row, int64 i) {

@@ -137,6 +137,10 @@ struct backward_schedules {
     int64 least_heads = heads_of_sections(p);
     if constexpr (is_of_all(Of))
       least_heads = alternating_heads(p, sizes.seq_q < 0 ? longest : sizes.seq_q, head_sizes);
+    // Sequences that add to a bias in turn follow each other: of more at once most would wait.
+    if constexpr (Params::adds_bias && Of == gradient::of_all)
+      if (p.order.in_turn && sizes.batch > 1)
+        return attention_schedule::of(sizes, longest, block_m, 1, bytes, sizes.heads, 0);
     return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
   }
 };

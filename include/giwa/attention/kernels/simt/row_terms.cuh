@@ -74,6 +74,8 @@ struct row_terms_op {
     const int64 parts = dq_parts::of_tile(p.views.in.q.extent(3)) * w.tiles * p.views.in.q.extent(2);
     for (const int64 i : grid_stride(block, parts)) w.added[i] = 0;
     for (const int64 i : grid_stride(block, w.of_keys.counters)) w.of_keys.arrived[i] = 0;
+    if constexpr (Params::adds_bias)
+      for (const int64 i : grid_stride(block, int64{p.order.count})) p.order.added[i] = 0;
   }
   /// Whether each row begins at a multiple of 16 bytes and consists of whole runs.
   template <class View>

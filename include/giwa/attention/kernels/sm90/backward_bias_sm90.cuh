@@ -3,7 +3,9 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_BIAS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_BIAS_SM90_CUH
 
+#include <giwa/arch/acquire_release.cuh>
 #include <giwa/arch/elect.cuh>
+#include <giwa/arch/mbarrier.cuh>
 #include <giwa/attention/kernels/sm90/backward_types_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -17,6 +19,7 @@ struct sm90_bias {
   using shared_storage = typename Types::shared_storage;
   using tile = typename Types::ds_tile;
   using place = typename Types::bias_place;
+  static_assert(Types::columns % bias_order::queries == 0);  // a tile has whole turns
 
   GIWA_DEVICE static const auto& of(const params& p) { return Types::bias_type::of(p.call.call.score); }
 
@@ -49,14 +52,73 @@ struct sm90_bias {
            ((all.sequences ? 0 : batch * bias.gradient_.stride(0)) + (all.heads ? 0 : head * bias.gradient_.stride(1)) +
             query * bias.gradient_.stride(2) + key);
   }
-  /// Writes the gradient of an element, or adds it where sequences or heads share the element.
-  template <class Bias>
-  GIWA_DEVICE static void give(const Bias& bias, float* first, int queries, int keys, float gradient) {
-    float* const to = first + queries * bias.gradient_.stride(2) + keys;
-    if (bias.shared().sequences || bias.shared().heads)
-      atomicAdd(to, gradient);
+  /// Four values of a thread become those of four keys that follow each other and one query: a thread has them of two queries and of two
+  /// keys at a distance of eight, and exchanges them with three lanes. Of which keys and query: fours_of().
+  template <class Block>
+  GIWA_DEVICE static void exchange(const Block& block, int thread, float (&values)[4]) {
+    const auto swap = [&](float& low, float& high, int lanes) {
+      const bool odd = (thread & lanes) != 0;
+      const float got = block.shuffle_xor(odd ? low : high, lanes);
+      low = odd ? got : low, high = odd ? high : got;
+    };
+    swap(values[0], values[1], 4), swap(values[2], values[3], 4);
+    swap(values[0], values[2], 8), swap(values[1], values[3], 8);
+  }
+  struct keys_and_query {
+    int key, query;
+  };
+  /// The first of a thread's four keys of 64, and its query of eight, after exchange().
+  GIWA_DEVICE static keys_and_query fours_of(int thread) {
+    const int other = thread / 4 % 4;
+    return {thread / 32 * 16 + other / 2 * 8 + thread / 16 % 2 * 4, thread % 4 * 2 + other % 2};
+  }
+  /// Writes the gradients of four keys, or adds them. Not one by one: see docs/notes/backward_hopper.md.
+  GIWA_DEVICE static void give(float* to, const float (&gradients)[4], bool stores) {
+    if (stores)
+      *reinterpret_cast<float4*>(to) = make_float4(gradients[0], gradients[1], gradients[2], gradients[3]);
     else
-      *to = gradient;
+      arch::add_relaxed(to, gradients);
+  }
+  /// How many sequences or heads come before this one in the order in which they add to the elements that they share.
+  GIWA_DEVICE static int before(const params& p, int batch, int head) {
+    const gradient_sharing all = of(p).shared();
+    if (!all.sequences) return head;
+    return all.heads ? batch * static_cast<int>(p.call.views.in.q.extent(2)) + head : batch;
+  }
+  /// Whether what a sequence and head give is stored: nothing is there that is part of the sum.
+  template <class Note>
+  GIWA_DEVICE static bool stores(const params& p, const Note& note) {
+    const auto& of_tile = note.limits.get();
+    return !p.call.order.sums || (p.call.order.in_turn && before(p, of_tile.batch, of_tile.head) == 0);
+  }
+  /// Waits until it is the turn of a tile's sequence and head to add to 16 keys of a warp and 64 queries, from the tile's query `first`
+  /// on, and returns where that is counted; -1 without an order. The one before has the same keys, so its work tile was claimed before.
+  template <class Block, class Note>
+  GIWA_DEVICE static int await_turn(const Block& block, const params& p, const Note& note, int first, int key) {
+    if (!p.call.order.in_turn) return -1;
+    const int batch = note.limits.get().batch, head = note.limits.get().head, query = note.begin + first;
+    const gradient_sharing all = of(p).shared();
+    const bias_order& order = p.call.order;
+    const int owner = all.sequences ? (all.heads ? 0 : head) : batch;
+    const int place =
+        (owner * order.groups_of_keys + key / bias_order::keys) * order.groups_of_queries + query / bias_order::queries;
+    if (block.lane() == 0) {
+#if defined(GIWA_RANDOM_DELAYS)
+      arch::sleep_at_random();
+#endif
+      const int others = before(p, batch, head);
+      while (arch::load_acquire(order.added + place) != others) {
+      }
+    }
+    block.sync_warp();
+    return place;
+  }
+  /// After what a warp has added or stored.
+  template <class Block>
+  GIWA_DEVICE static void pass_turn(const Block& block, const params& p, int place) {
+    if (place < 0) return;
+    block.sync_warp();
+    if (block.lane() == 0) arch::add_acquire_release(p.call.order.added + place, 1);
   }
 
  private:

@@ -99,6 +99,8 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     if constexpr (!sums_y) release(s.y_empty[y.stage()]);
     if constexpr (Types::adds_dq) bad_keys.replace(block, dq.is_first(), s.a[index], scores);
     [[maybe_unused]] uint32 weights[steps_type::words], gradients[steps_type::words];
+    [[maybe_unused]] int turn = -1;
+    if constexpr (Types::adds_bias) turn = this->await_turn_of_bias();
     steps.template run<Masked>(block, scores, dp, weights, gradients, more);
     if constexpr (Types::adds_dq) dq.write_gradients(s, index, thread_here(), y.turn, gradients);
     acquire_turn();
@@ -119,7 +121,9 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       return end_long_tile(start_dk);
     } else {
       start_dk();
-      return this->end_tile();
+      const action next = this->end_tile();
+      if constexpr (Types::adds_bias) sm90_bias<Types>::pass_turn(block, p, turn);
+      return next;
     }
   }
   /// The thread's rank, read again for tiles of long sequences, where its register would be spilled.

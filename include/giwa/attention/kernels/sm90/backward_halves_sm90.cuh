@@ -100,6 +100,7 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
     const auto more_of_first = this->giving_of(first);
     first.read_early();
     arch::wgmma_wait<0>();
+    [[maybe_unused]] const int first_turn = this->await_turn_of_bias();
     make_gradients(0, first, item.first, more_of_first);
 
     products of_second;
@@ -109,11 +110,14 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
     const auto more_of_second = this->giving_of(second);
     second.read_early();
     arch::wgmma_wait<steps_type::may_branch ? 0 : 1>();
+    if constexpr (Types::adds_bias) sm90_bias<Types>::pass_turn(block, p, first_turn);
+    [[maybe_unused]] const int second_turn = this->await_turn_of_bias(queries);
     make_gradients(1, second, of_second, more_of_second);
 
     arch::wgmma_fence();
     add_products(1);
     const action next = this->end_tile();
+    if constexpr (Types::adds_bias) sm90_bias<Types>::pass_turn(block, p, second_turn);
     start_next(item, uniform(next == action::all || next == action::some));
     return next;
   }

@@ -155,8 +155,17 @@ class sm90_item_consumer {
       steps.read_bias_of_keys(more);
     }
     if constexpr (Types::gives_once) more.gives = giving.now;
+    if constexpr (Types::adds_bias) more.stores = sm90_bias<Types>::stores(p, s.notes[x.stage()]);
     if constexpr (Types::parameters > 0) more.parameters = &parameter_gradients;
     return more;
+  }
+  /// Waits for the warp's turn to add to the gradient of a bias, of 64 or all queries of a tile from `first` on; for sm90_bias::pass_turn().
+  GIWA_DEVICE int await_turn_of_bias(int first = 0) const {
+    if constexpr (Types::adds_bias)
+      if (uniform(giving.now))
+        return sm90_bias<Types>::await_turn(block, p, s.notes[x.stage()], first,
+                                            first_row + rank_in_warpgroup() / 32 * 16);
+    return -1;
   }
   /// Waits for the next stage of x and returns what to do with its tile.
   GIWA_DEVICE action await_next() const {

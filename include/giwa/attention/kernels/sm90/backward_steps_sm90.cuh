@@ -89,6 +89,7 @@ struct sm90_backward_steps {
     uint32 bias_at = 0;         // where the thread's bias of a tile is: sm90_dq_product::place_of_thread()
     float of_key[map::rows]{};  // the bias of the thread's keys
     bool gives = true;          // not if the item comes again
+    bool stores = false;        // the gradient of a bias in fp32, instead of adding it
     parameter_sums<map, Types::parameters>* parameters = nullptr;
   };
   static constexpr bool gives = tiled || Types::gives_scores;
@@ -141,10 +142,15 @@ struct sm90_backward_steps {
     if constexpr (Masked && by_first_query) end_visible = find_visible(limits, first_visible);
     [[maybe_unused]] uint32 biases[4];
     [[maybe_unused]] float* first_of_bias = nullptr;
-    if constexpr (Types::adds_bias)
-      first_of_bias = sm90_bias<Types>::element_of(bias_of(), limits.batch, limits.head,
-                                                   note.begin + first_column + map::column(thread, 0),
-                                                   first_row + map::row(thread, 0));
+    [[maybe_unused]] float four[4];
+    [[maybe_unused]] int queries_of_four = 0;  // that exist, from the thread's first on
+    if constexpr (Types::adds_bias) {
+      const auto own = sm90_bias<Types>::fours_of(thread);
+      const int query = note.begin + first_column + own.query, key = first_row + own.key;
+      first_of_bias = sm90_bias<Types>::element_of(bias_of(), limits.batch, limits.head, query, key);
+      const auto& sizes = bias_of().gradient_;
+      queries_of_four = key < sizes.extent(3) ? static_cast<int>(sizes.extent(2)) - query : 0;
+    }
     GIWA_UNROLL
     for (int i = 0; i < map::registers; i += 2) {
       const int slot = map::slot(i), row = first_row + map::row(thread, slot);
@@ -193,13 +199,19 @@ struct sm90_backward_steps {
         weight[j] = keep ? exponential * drop : 0;
         // By selection: dP may be NaN where the score is masked.
         if constexpr (Types::sums_x) gradient[j] = keep ? exponential * (dp.value[i + j] * drop - delta) * slope : 0;
-        if constexpr (Types::adds_bias)
-          if (keep && more.gives)
-            sm90_bias<Types>::give(bias_of(), first_of_bias, map::column(0, i + j), map::row(0, slot), gradient[j]);
         if constexpr (Types::gives_scores)
           if (keep && more.gives)
             gradient_of<typename Types::score>::give(call.score, exponential * (dp.value[i + j] * drop - delta), z,
                                                      limits.place(query, key), sums_of(more, slot));
+      }
+      if constexpr (Types::adds_bias) {
+        four[i % 4] = gradient[0], four[i % 4 + 1] = gradient[1];
+        if (i % 4 == 2) {
+          sm90_bias<Types>::exchange(block, thread, four);
+          if (more.gives && map::column(0, i) < queries_of_four)
+            sm90_bias<Types>::give(first_of_bias + map::column(0, i) * bias_of().gradient_.stride(2), four,
+                                   more.stores);
+        }
       }
       if constexpr (Types::sums_y) weights[i / 2] = packed_word<element>(weight[0], weight[1]);
       if constexpr (Types::sums_x) gradients[i / 2] = packed_word<element>(gradient[0], gradient[1]);

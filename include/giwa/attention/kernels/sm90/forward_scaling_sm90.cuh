@@ -31,14 +31,18 @@ struct scaled_scores<Types> {
     const head_scales scales = scales_of_head(c.p.call.scales, head);
     // As on other paths: the scale of the call times the product of the other two.
     c.steps.scale = c.p.call.scale * ((scales.q.is_one() ? scales.q[0] : 1) * (scales.k.is_one() ? scales.k[0] : 1));
+    // Below 2^-126 it has no power of two for the -infinity of a row without keys, and multiplies each score.
+    const bool tiny = c.steps.scale != 0 && arch::magnitude(c.steps.scale) < 0x1p-126f;
+    const float of_all = tiny ? c.steps.scale : 1.f;
+    if (tiny) c.steps.scale = 1;
     c.needs_scale = !Consumer::steps_of_scores::modified && c.steps.scale_first();
-    each = c.block.any(!scales.q.is_one() || !scales.k.is_one());
+    each = c.block.any(tiny || !scales.q.is_one() || !scales.k.is_one());
     if (!each) return;
     const int first = Types::queries_of(work, c.index).first, last = head.queries() - 1;
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) {
       const int query = first + map::row(c.thread, r);
-      of_row(c, r) = scales.q.is_one() || last < 0 ? 1.f : scales.q[query < last ? query : last];
+      of_row(c, r) = of_all * (scales.q.is_one() || last < 0 ? 1.f : scales.q[query < last ? query : last]);
     }
   }
   /// Multiplies the scores of the tile that begins at `first_key`.
@@ -67,12 +71,12 @@ struct scaled_scores<Types> {
 };
 
 /// Multiplies normalized O by the scale of v, and by the numbers of its columns, which are in the order of transposed_column().
-/// `share` is the sum of the normalized weights of each row.
+/// `share` is the sum of the normalized weights of each row, 0 for a row without keys, which stays 0 whatever the scales are.
 template <class Rows>
 GIWA_DEVICE void scale_output(int thread, const head_scales& scales, const float (&share)[2], Rows& rows) {
   using map = typename Rows::output_registers::map;
-  const float of_v = scales.v[0];
-  rows.o.transform([&](float x) { return x * of_v; });
+  const float of_v = scales.v[0], of_rows[2] = {share[0] == 0 ? 1.f : of_v, share[1] == 0 ? 1.f : of_v};
+  rows.o.transform_rows(of_rows, [](float x, float f) { return x * f; });
   if (scales.channel.data == nullptr && scales.mean.data == nullptr) return;
   const int columns = static_cast<int>(rows.c.p.call.views.v.extent(3));
   GIWA_UNROLL
