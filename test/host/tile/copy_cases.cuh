@@ -190,6 +190,11 @@ To expected_value(const From& value) {
 template <class V>
 inline constexpr std::size_t shift = alignof(V) < sizeof(V) ? alignof(V) : 0;
 
+/// A row or column of a tile in the view; far origins wrap to negative numbers.
+inline int64 past(int64 origin, int n) {
+  return static_cast<int64>(static_cast<giwa::uint64>(origin) + static_cast<giwa::uint64>(n));
+}
+
 /// Runs a case: Machine runs an op on memory that it copies to where the op runs, and back.
 template <class Copied, bool Async, class Machine>
 bool load_is_right(const Machine& machine, const copy_case& c, random_sequence& random) {
@@ -217,7 +222,7 @@ bool load_is_right(const Machine& machine, const copy_case& c, random_sequence& 
   byte_array image(sizeof(shared), 0xff), out(sizeof(shared), 0);
   for (int row = 0; row < Copied::rows; ++row)
     for (int column = 0; column < Copied::columns; ++column) {
-      const int64 y = c.origin[0] + row, x = c.origin[1] + column;
+      const int64 y = past(c.origin[0], row), x = past(c.origin[1], column);
       const bool inside = 0 <= y && y < c.extent[0] && 0 <= x && x < c.extent[1];
       const element e = expected_value<element>(inside ? get(place_of(y, x)) : fill);
       std::memcpy(image.data() + offsetof(shared, tile) +
@@ -245,7 +250,7 @@ bool store_is_right(const Machine& machine, const copy_case& c, random_sequence&
       const element e = random_value<element>(random);
       std::memcpy(tile.data() + static_cast<std::size_t>(row * Copied::columns + column) * sizeof(element), &e,
                   sizeof e);
-      const int64 y = c.origin[0] + row, x = c.origin[1] + column;
+      const int64 y = past(c.origin[0], row), x = past(c.origin[1], column);
       if (y < 0 || y >= c.extent[0] || x < 0 || x >= c.extent[1]) continue;
       const int64 place = c.first + (c.extent[0] > 1 ? y * c.stride[0] : 0) + (c.extent[1] > 1 ? x * c.stride[1] : 0);
       const value v = expected_value<value>(e);
