@@ -20,7 +20,8 @@ struct few_rows_copies {
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages;
   static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
   static constexpr int lane_keys = ceil_div(warp_keys, 32);
-  static constexpr bool selects = Types::call_params::selects, checks_late = !selects && !Types::converts;
+  static constexpr bool selects = Types::call_params::selects,
+                        checks_late = !selects && !Types::converts && !Types::values_are_keys;
 
   /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
   struct leaf_source {
@@ -63,7 +64,7 @@ struct few_rows_copies {
     return source;
   }
   /// Reads page numbers. They are used, by check_pages(), as late as possible: with cp.async, a load returns only after the copies that the
-  /// warp started before it. Not so of 8-bit caches, whose kernels would spill twice as much.
+  /// warp started before it. Not so of 8-bit caches and latent rows, whose kernels would spill more.
   GIWA_DEVICE static void read_pages(const params& p, leaf_source& source) {
     const auto checked = [&](int n) { return checks_late ? n : valid_page(n, p.splits.call.views.cache.k.extent(0)); };
     GIWA_UNROLL
@@ -252,7 +253,8 @@ struct few_rows_copies {
   /// Whether rows of a tile are slabs of 128 bytes, whose swizzle repeats after 8 rows.
   template <class Tile>
   static constexpr bool has_whole_rows =
-      !Types::converts && Tile::columns * static_cast<int>(sizeof(element)) % 128 == 0 && warp_keys % 8 == 0;
+      !Types::converts && selects == Types::values_are_keys &&
+      Tile::columns * static_cast<int>(sizeof(element)) % 128 == 0 && warp_keys % 8 == 0;
 
   /// The same element by element, a lane for each key.
   template <class View, class Tile>
