@@ -729,8 +729,8 @@ std::tuple<Tensor, Tensor> attention_cached(const Tensor& q_, const Tensor& k_ca
     TORCH_CHECK_VALUE(
         indices->device() == q.device() && indices->scalar_type() == at::kInt && of_queries &&
             indices->is_contiguous() && indices->size(-1) > 0,
-        "giwa_torch: indices must be int32 and contiguous, (batch, queries, keys) or (rows, keys), here (", batch, ", ",
-        queries, ", keys), on ", q.device());
+        "giwa_torch: indices must be int32 and contiguous, (batch, queries, keys) or (rows, keys), here (",
+        std::to_string(batch), ", ", std::to_string(queries), ", keys), on ", q.device());
     TORCH_CHECK_VALUE(left < 0 && right < 0 && softcap == 0 && !slopes,
                       "giwa_torch: with indices there is no causal, window, softcap or alibi_slopes");
     c.selected = indices->const_data_ptr<int>(), c.selected_most = indices->size(-1);
