@@ -6,10 +6,18 @@
 #include <giwa/arch/copy_async.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
-#include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 #include <giwa/tile/tensor_box.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
+
+/// The pointer of another lane, in halves: as one value it may go through local memory, where it is loaded after all copies before.
+template <class T, class Block>
+GIWA_DEVICE const T* pointer_of_lane(const Block& block, const T* pointer, int lane) {
+  const auto bits = reinterpret_cast<uint64>(pointer);
+  const uint32 low = block.shuffle(static_cast<uint32>(bits), lane),
+               high = block.shuffle(static_cast<uint32>(bits >> 32), lane);
+  return reinterpret_cast<const T*>(static_cast<uint64>(high) << 32 | low);
+}
 
 /// Keys past the length are not loaded: what is in their rows of a tile is left from earlier leaves.
 template <class Types, class Block>
@@ -273,48 +281,6 @@ struct few_rows_copies {
                               ? convert<element>{}(0.f)
                               : view(from.element, from.row, source.head, column);
     }
-  }
-};
-
-/// The keys of a warp that are rows of a format. The copies of a tile are started before those of the tile before are converted, which
-/// is then complete.
-template <class Types, class Block>
-struct format_copies {
-  using copies = few_rows_copies<Types, Block>;
-  using leaf_source = typename copies::leaf_source;
-  int pending = -1;  // the stage with copies
-
-  template <class View>
-  GIWA_DEVICE static const rows_656* row_of(const View& view, const leaf_source& source) {
-    static_assert(copies::lane_keys == 1);
-    const cache_row& key = source.key[0];
-    return key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
-  }
-  /// Completes the tile before, and with `starts` begins another one: first what needs no wait. is_free() says whether a stage is free,
-  /// wait() waits for that, arrive(stage) says that a stage is complete. Without `starts` before a wait for the warps that read tiles.
-  template <class View, class Ring, class IsFree, class Wait, class Arrive>
-  GIWA_DEVICE void load(const Block& block, int warp, const View& view, const leaf_source& source, Ring& ring,
-                        bool starts, int stage, const IsFree& is_free, const Wait& wait, const Arrive& arrive) {
-    constexpr int count = copies::warp_keys;
-    const bool converts_first = !starts || !block.all(is_free());
-    const rows_656* const row = starts ? row_of(view, source) : nullptr;
-#pragma unroll 1
-    for (int step = 0; step < 2; ++step) {
-      if (pending >= 0 && (step == 1 || converts_first)) {
-        if (step == 0)
-          arch::copy_async_wait<0>();
-        else
-          arch::copy_async_wait<1>();
-        convert_rows_656<count>(block, warp * count, ring.tile[pending]);
-        arrive(pending);
-        pending = -1;
-      }
-      if (step == 1 || !starts) continue;
-      wait();
-      start_rows_656<count>(block, row, warp * count, ring.tile[stage]);
-      arch::copy_async_commit();
-    }
-    if (starts) pending = stage;
   }
 };
 

@@ -6,7 +6,7 @@
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
-#include <giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh>
+#include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 

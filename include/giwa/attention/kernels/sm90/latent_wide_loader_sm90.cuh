@@ -4,7 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_LOADER_SM90_CUH
 
 #include <giwa/arch/named_barrier.cuh>
-#include <giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh>
+#include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 #include <giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
