@@ -93,8 +93,7 @@ struct cached_few_rows : candidate {
       const auto& cache = call.views.cache;
       const cached_problem p = call.views.problem();
       const bool fits = p.head_size == HeadSize && p.head_size_v == HeadSizeV && pairs_of_heads::suit(cache.k) &&
-                        pairs_of_heads::suit(cache.v) && !call.views.differ_in_a_sequence(cache.scales.k) &&
-                        !call.views.differ_in_a_sequence(cache.scales.v) && pairs_of_heads_are_faster(p);
+                        pairs_of_heads::suit(cache.v) && pairs_of_heads_are_faster(p);
       return fits && few_rows_tile_of(problem_of_pairs(p)).rows == Rows ? status{} : fits_another_tile;
     }
     return Rows == 16 || few_rows_tile_of(call.views.problem()).rows == Rows ? status{} : fits_another_tile;
@@ -125,7 +124,9 @@ struct cached_few_rows : candidate {
                           .k_scales = call.views.differ_in_a_sequence(call.views.cache.scales.k),
                           .v_scales = call.views.differ_in_a_sequence(call.views.cache.scales.v),
                           .k = {},
-                          .v = {}};
+                          .v = {},
+                          .k_strides = scale_strides::of(call.views.cache.scales.k),
+                          .v_strides = scale_strides::of(call.views.cache.scales.v)};
     // Nothing that the previous kernel writes is read for this. 128 sequences of 1024 keys 123.7 us instead of 125.5, 32 of 8192 at head
     // size 64 123.2 instead of 124.8 (H200, 2026-11-29).
     p.splits.waits_late = early || (gpu.wgmma && shape.total > 0 && mask_traits<Mask>::known_on_host(call.mask));
