@@ -82,7 +82,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   GIWA_DEVICE void attend(const few_rows_work_tile& work, const packed_rows& rows, int leaf) {
     softmax.reset();
     o.fill(0);
-    latent_wide_walk<Types, Block> tiles(block, call, rows, leaf);
+    latent_wide_walk<Types, Block> tiles(block, p, rows, leaf);
     const auto take = [&](bool scores_it = false) {
       leaf_tile at{tiles.tile, tiles.visible, turn++, {}};
       if (scores_it) at.list.read(block, call, rows, at.first_key());
