@@ -62,7 +62,8 @@ lines_of = {name: text.count("\n") for name, text in files.items()}
 # Splits of whole work tiles, and tiles of two heads of keys: 139.
 # Scales that append_to_cache finds, with a mean of k and the Hadamard transform: a file and 337 lines.
 # Rows of 656 bytes and lists of keys, on every path, appended and in the Hopper kernels of latent rows: 3 files and 700 lines.
-report("files", len(files), 178)
+# read_cache: a file and 233 lines.
+report("files", len(files), 179)
 # Less 82: launches of splits prepared by one part, pointers of a call checked from a list, masks joined by & and | as one
 # type, threads of the CPU's workers started in one place. 156 more: tiles of 80 queries and narrow tiles of keys in the gradients of
 # Hopper.
@@ -70,10 +71,15 @@ report("files", len(files), 178)
 # Gradients of a bias that sequences or heads share, added in turn and by four keys: 145.
 # Masks that answer for 32 keys of a query at once: 70.
 # Gradients of head size 96 in tiles of 80 queries, and a least number of keys for these: 13.
+# Latent rows that are divided by the batch or have tiles of one size, and their merge by whole blocks: 63.
 # q8_0 and q4_0, as elements of their own: a file and 70 lines. Subnormal scales of e4m3: 4.
-# Copies of whole rows by cp.async, and page numbers that are used late: 39, less the search for NaN in one part: 18.
 # Copies of whole rows by cp.async, and page numbers that are used late: 40, less the search for NaN in one part: 18.
-report("lines", sum(lines_of.values()), 30173)
+# dq of its sums by blocks that wait for their part alone: 34. More heads that alternate under a mask: 3.
+# The factor of the scores in one place: 6.
+# Blocks of q8_0 and q4_0 in append_to_cache: 62.
+# Tiles of two heads with scales of keys, a loop that copies scales, and pages of 16 by either copy: 59. NaN past the end of a sequence
+# is not counted, many rows: 6. Sections of 16 MB: 5.
+report("lines", sum(lines_of.values()), 30644)
 longest = max(lines_of, key=lines_of.get)
 # 300, and 25 for what biases and runs of whole tiles share in backward_types_sm90.cuh.
 report(f"lines of the longest file, {longest}", lines_of[longest], 325)
