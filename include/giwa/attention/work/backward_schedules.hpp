@@ -59,7 +59,8 @@ struct backward_schedules {
     if (keeps_all(p)) return head_sizes < 256 ? 512 / head_sizes : 2;
     if constexpr (mask_traits<stdlib::remove_cvref_t<decltype(p.call.mask)>>::has_blocks) {
       const int64 queries = p.views.in.is_packed() ? p.views.in.packed.max_q : p.views.in.q.extent(1);
-      const int64 cached = (int64{64} << 20) / (4 * head_sizes * (queries < 1 ? 1 : queries));
+      const int64 cached =
+          (int64{p.workspace.any_order ? 16 : 64} << 20) / (4 * head_sizes * (queries < 1 ? 1 : queries));
       return cached < 1 ? 1 : cached < 16 ? cached : 16;
     }
     // Twice as many where several heads read one, up to 8192 tokens: longer calls were not timed.

@@ -109,20 +109,20 @@ class visible_groups {
   uint32 visible_of_[Parts], full_of_[Parts];  // tiles of the group that a part sees, and that it sees as a whole
 };
 
-/// Returns the last visible tile before n, or the first one, or -1 if there is none. Each thread may ask about another list: a warp
-/// answers 32 questions in the time of one.
+/// Returns the last visible tile before n, or -1 if there is none. Each thread may ask about another list: a warp answers 32 questions in
+/// the time of one.
 template <class List>
-GIWA_DEVICE int visible_before(const List& list, int n, bool first) {
+GIWA_DEVICE int visible_before(const List& list, int n) {
   for (int place = 0; place < n; place += 32) {
-    const int count = n - place < 32 ? n - place : 32, from = first ? place : n - place - count;
+    const int count = n - place < 32 ? n - place : 32, from = n - place - count;
     const tile_bits found = list.visible_from(from);
     for (uint32 left = found.visible & ~uint32{0} >> (32 - count); left != 0;) {
-      const int bit = first ? __ffs(static_cast<int>(left)) - 1 : 31 - __clz(static_cast<int>(left));
+      const int bit = 31 - __clz(static_cast<int>(left));
       if ((found.full >> bit & 1) != 0 || list.visible_by_mask(from + bit) != tile_keep::none) return from + bit;
       left &= ~(uint32{1} << bit);
     }
     // By runs of tiles that double, which take ten times as long as a step of 32 tiles.
-    if (List::any_range && !first && place >= 96) return list.previous(from);
+    if (List::any_range && place >= 96) return list.previous(from);
   }
   return -1;
 }
