@@ -14,6 +14,13 @@ template <class List, int Parts, bool Descends = false>
 class visible_groups {
  public:
   GIWA_DEVICE visible_groups(const List& list, int first, int end) : list_(list), first_(first), end_(end) {}
+  /// The same walk, whose first answers, those of first_groups() in the same lane, another warp has asked for.
+  template <class Block>
+  GIWA_DEVICE visible_groups(const Block& block, const List& list, int first, int end, tile_bits of_lane)
+      : visible_groups(list, first, end) {
+    begin_section(block, of_lane);
+  }
+  GIWA_DEVICE tile_bits first_groups(int lane) const { return ask(size * lane); }
 
   /// Returns the next visible tile, or -1. At a new group each lane calls begin_group(tile) with its own tile, or -1 if nothing of that
   /// is visible.
@@ -22,9 +29,7 @@ class visible_groups {
     while (left_ == 0) {
       while (groups_ == 0) {
         if (section_ >= end_ - first_) return -1;
-        of_group_ = ask(section_ + size * block.lane());
-        groups_ = block.ballot(of_group_.visible != 0);
-        section_ += size * size;
+        begin_section(block, ask(section_ + size * block.lane()));
       }
       const int group = __ffs(static_cast<int>(groups_)) - 1;
       groups_ &= groups_ - 1;
@@ -66,6 +71,12 @@ class visible_groups {
 
   /// The tile at a place of the walk.
   GIWA_DEVICE int tile(int at) const { return Descends ? end_ - 1 - at : first_ + at; }
+  template <class Block>
+  GIWA_DEVICE void begin_section(const Block& block, tile_bits of_lane) {
+    of_group_ = of_lane;
+    groups_ = block.ballot(of_lane.visible != 0);
+    section_ += size * size;
+  }
   GIWA_DEVICE bool has_more_groups() const { return groups_ != 0 || section_ < end_ - first_; }
   /// What is visible of the group from a place on.
   GIWA_DEVICE tile_bits ask(int at) const {
