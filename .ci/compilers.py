@@ -8,7 +8,7 @@ They are downloaded into build/compilers, once, from Debian's archive (the machi
 compiler out. Remove build/compilers/nvcc-newest to get a newer one. Warnings are errors. What is compiled:
 
   nvcc-*      README.md's program, run on the CPU; each public header alone; examples 00, 11, 29 and 34; for 75, 80 and 90a, the newest
-              for 100a and 120 too
+              for 100a and 120 too; registers, spills and serialised wgmma of the kernels of test/budget against its tables
   nvrtc-*     the pure and device headers and the device half of the public ones, for 90a
   g++, clang  <giwa/host.hpp>, all .hpp and a program that runs attention, alone; as host compiler of the machine's nvcc: README.md's
               program, all headers together, and the examples' host code with PTX for 90a
@@ -316,6 +316,8 @@ def nvcc_jobs(name, folder):
         file = write(folder, header.replace("/", "_") + ".cu", including([header, header]))
         jobs.append(Job(f"<{header}> {said}", [*command, *codes, "-c", file, "-o", f"{file}.o"]))
     jobs.append(routes(folder, nvcc))
+    jobs.append(Job("registers, spills and serialised wgmma of the kernels of test/budget, for 80 and 90a",
+                    [sys.executable, ROOT / "test/budget/spills.py", "--check", "--jobs", "1", "--nvcc", nvcc]))
     if name == "nvcc-12.4":
         jobs.append(Job("5.2, which is -arch=native to nvcc 12 without a GPU, is refused with a sentence",
                         [*command, "-arch=sm_52", program, "-o", folder / "native"], sentence="giwa needs compute capability 7.5 or newer"))

@@ -298,6 +298,7 @@ set(GIWA_HEADERS
   H giwa/attention/call/backward.hpp
   H giwa/attention/call/cached.hpp
   H giwa/attention/call/append.hpp
+  H giwa/attention/call/read_cache.hpp
   H giwa/attention/call/quantize.hpp
   H giwa/attention/call/merge.hpp
   H giwa/attention/call/block_map.hpp

@@ -13,6 +13,7 @@
 #error "giwa/cache.cuh needs nvcc: compile this file as CUDA (.cu), or include <giwa/host.hpp> for the CPU alone."
 #include <giwa/attention/call/append.hpp>
 #include <giwa/attention/call/cached.hpp>
+#include <giwa/attention/call/read_cache.hpp>
 #elif !defined(__CUDACC_RTC__)  // NVRTC compiles kernels, not their launches
 #include <giwa/attention/append/append.cuh>
 #include <giwa/attention/choose/cached.cuh>

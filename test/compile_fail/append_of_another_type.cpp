@@ -1,4 +1,4 @@
-// EXPECT: giwa::append_to_cache: elements of the cache must be those of k_new, giwa::e4m3, int8_code, int4_pair or rows_656
+// EXPECT: giwa::append_to_cache: elements of the cache must be those of k_new, giwa::e4m3, int8_code, int4_pair, q8_0, q4_0 or rows_656
 // SPDX-License-Identifier: MIT
 // A cache holds the elements of the new rows, or 8-bit ones.
 #include <giwa/host.hpp>

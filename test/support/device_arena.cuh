@@ -92,7 +92,9 @@ class device_arena {
   giwa::int64 used_ = 0, arrays_ = 0;
   std::vector<std::pair<giwa::int64, giwa::int64>> written_;  // not uploaded yet: first and last byte + 1
 
+  // Threads sleep while they wait: on a GPU that other processes use too, many threads then draw more than there are cores.
   device_arena() {
+    check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
     check_cuda(cudaMalloc(&device_, size));
     check_cuda(cudaMallocHost(&host_, size));
   }

@@ -200,6 +200,7 @@ TEST_CASE("sizes at, below and above their limits") {
 TEST_CASE("page tables, sequences and lengths that do not fit the call") {
   refused([](call& c) { c.cache.lengths = nullptr; }, "lengths", "needs the lengths");
   refused([](call& c) { c.cache.sequences = 3; }, "sequences", "as many sequences as k_new", 2, 3);
+  refused([](call& c) { c.options.sequences.k_lengths = c.n; }, "k_lengths", "are kv_cache::lengths");
   refused([](call& c) { c.cache.pages = {}; }, "sequences", "the number must be 0", 0, 2);
   refused([](call& c) { c.cache.pages = {}, c.cache.sequences = 0; }, "k", "as many sequences as k_new", 2, 6);
   refused([](call& c) { c.cache.pages.most = -1; }, "pages", "negative", 0, -1);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "host/attention/cached_check.hpp"
+#include "support/append_blocks.hpp"
 
 using namespace giwa_test;
 using giwa::bf16;
@@ -67,4 +68,34 @@ TEST_CASE("caches of blocks that are refused") {
   CHECK(!state_of(68, 34, nullptr).ok());
   CHECK(!state_of(64, 64, nullptr).ok());
   CHECK(!state_of(68, 68, scale).ok());
+}
+
+TEST_CASE("rows are appended to caches of blocks") {
+  const auto fault = [](auto x, const auto& rotary) -> std::string {
+    const auto q = x.q;
+    const giwa::status state = x.call_on_host(rotary);
+    if (!state.ok()) return giwa::format_status(state).c_str();
+    if ((rotary.size > 0) == (std::memcmp(x.q_to.data(), q.data(), q.size() * sizeof(q[0])) == 0)) return "queries";
+    return x.fault(rotary);
+  };
+  const giwa::rotary_base inner(10000.0, {.size = 36, .interleaved = true, .first = 10});
+  CHECK(fault(new_blocks<bf16, q8_0>{}, giwa::no_rotary{}) == "");
+  CHECK(fault(new_blocks<fp16, q8_0>{}, giwa::rotary_base(10000.0, {.size = 96})) == "");
+  CHECK(fault(new_blocks<float, q8_0>{}, inner) == "");
+  CHECK(fault(new_blocks<bf16, q4_0>{}, giwa::rotary_base(10000.0, {.size = 64, .first = 16})) == "");
+  CHECK(fault(new_blocks<float, q4_0>{}, inner) == "");
+}
+
+TEST_CASE("scales of blocks stay within fp16") {
+  std::vector<q8_0> eight(34);
+  std::vector<q4_0> four(18);
+  for (const float x : {0.f, 1e-30f, 1e30f, -1e30f}) {
+    const auto number = [&](int i) { return i == 3 ? x : 0.f; };
+    giwa::detail::append_block(eight.data(), number);
+    giwa::detail::append_block(four.data(), number);
+    const float most = std::fmin(std::fabs(x), 65504.f * 127), most_4 = std::fmin(std::fabs(x), 65504.f * 8);
+    CHECK(std::fabs(std::fabs(q8_0::number_at(eight.data(), 3)) - most) <= 0x1p-25f + most * 1e-3f);
+    CHECK(std::fabs(std::fabs(q4_0::number_at(four.data(), 3)) - most_4) <= 0x1p-25f + most_4 * 1e-3f);
+    CHECK(q4_0::number_at(four.data(), 4) == 0);
+  }
 }

@@ -170,6 +170,45 @@ TEST_CASE("a page table without sequences needs no pages, but rows need the numb
   CHECK(call.written() == 0);
 }
 
+TEST_CASE("members of sequences that a call with a cache does not have") {
+  static const int numbers[4] = {};
+  struct spoiled {
+    giwa::sequences of;
+    expectation e;
+  };
+  const spoiled all[] = {
+      {{.k_offsets = numbers}, {"k_offsets", "keys of a cache have no offsets"}},
+      {{.k_lengths = numbers}, {"k_lengths", "the lengths of keys of a cache are kv_cache::lengths"}},
+      {{.k_batch_index = numbers}, {"k_batch_index", "use a page table"}},
+      {{.q_lengths = numbers}, {"q_lengths", "queries have offsets, not lengths"}},
+      {{.count = -1}, {"sequences", "the number of sequences is negative", bound::at_least, 0, -1}},
+      {{.max_q = -1}, {"sequences", "max_q is negative", bound::at_least, 0, -1}},
+  };
+  for (const spoiled& s : all) {
+    refused_after([&](call_t& c) { c.options.sequences = s.of; }, s.e);
+    const call_t call;
+    refused(call, giwa::detail::check_sequences_of_cache(s.of, true, 3), s.e);
+    std::vector<double> o(3 * 2 * 4 * 4, -1.0);
+    auto options = call.options;
+    options.sequences = s.of;
+    refused(call,
+            giwa::attention_cached_reference(giwa::host, call.a.cache, call.a.q,
+                                             tensor_view<double, 4>(o.data(), call.a.o.extents()), giwa::full{},
+                                             giwa::plain_score{}, options),
+            s.e);
+    CHECK(o == std::vector<double>(o.size(), -1.0));
+  }
+  refused_after([](call_t& c) { c.options.sequences.q_offsets = numbers; },
+                {"q_offsets", "tensors of rank 4 take lengths"});
+  refused_after([](call_t& c) { c.options.sequences.count = 4; },
+                {"sequences", "the batch of q, or 0", bound::exactly, 3, 4});
+  for (const int64 count : {0, 3}) {
+    call_t call;
+    call.options.sequences.count = count;
+    CHECK(call.run().ok());
+  }
+}
+
 TEST_CASE("a page table with a stride of 0 gives all sequences the same pages") {
   call_t call, each;
   const std::vector<int> lengths{11, 8, 7};

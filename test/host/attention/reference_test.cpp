@@ -118,6 +118,13 @@ TEST_CASE("the reference takes packed sequences, any head size, and refuses what
   CHECK(a.o(0, 1, 0, 1) != 0);
   CHECK(c.o.written_outside() == 0);
   CHECK_FALSE(call(tensor_view<double, 3>(c.o.memory.data(), {4, 1, 2})).ok());
+
+  attention_case<float, double> whole(case_options{});
+  const auto views = whole.views();
+  const giwa::status s = attention_reference(giwa::host, views.q, views.k, views.v, views.o,
+                                             {.sequences = {.q_offsets = a.packed.q_offsets}});
+  CHECK(s.argument == std::string("q_offsets"));
+  CHECK(whole.o.written() == 0);
 }
 
 TEST_CASE("rows as an op: what for_all does with them") {

@@ -188,6 +188,16 @@ float largest(const std::vector<float>& x) {
 
 }  // namespace
 
+TEST_CASE("gradients by heads are refused where ranks do not divide the kv heads") {
+  case_options options = case_of(12, 3);
+  options.heads = 6, options.kv_heads = 3;
+  backward_case<float> c(options);
+  for (const auto& [ranks, heads] : {std::pair{2, 2}, {4, 2}})
+    CHECK(run_ring<8>(c, {.tokens = 12}, ranks, giwa::full{}, giwa::plain_score{}, 0, heads)
+              .find("must be a multiple of the number of ranks (a multiple of 2, got 3)") != std::string::npos);
+  CHECK(run_ring<8>(c, {.tokens = 12}, 3, giwa::full{}, giwa::plain_score{}, 0, 3) == "");
+}
+
 TEST_CASE("a score modifier on a ring, or on head-parallel ranks, receives its gradients") {
   constexpr int64 tokens = 29;
   backward_case<float> c(case_of(tokens, 9));

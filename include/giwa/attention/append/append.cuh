@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
-// append_to_cache on a stream: a thread has two runs of 16 bytes of some heads of a row.
+// append_to_cache and read_cache on a stream: a thread has two runs of 16 bytes of some heads of a row, or one of k and v.
 #ifndef GIWA_ATTENTION_APPEND_APPEND_CUH
 #define GIWA_ATTENTION_APPEND_APPEND_CUH
 
+#include <giwa/arch/convert_fp8.cuh>
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/append/append_with_scales.hpp>
 #include <giwa/attention/call/append.hpp>
+#include <giwa/attention/call/read_cache.hpp>
 #include <giwa/device/pointer.hpp>
+#include <giwa/grid/for_all.cuh>
 #include <giwa/grid/launch.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -73,6 +76,15 @@ typename Op::params append_op_params(const append_views<T, Element>& a, const Ro
   return p;
 }
 
+#if defined(__CUDA_ARCH__)
+GIWA_DEVICE inline void widen_four(const element_run<e4m3, 4>& from, float* to) {
+  uint32 pair[2];
+  arch::e4m3_to_fp16(from.bits, pair);
+  GIWA_UNROLL
+  for (int i = 0; i < 4; ++i) to[i] = convert<float>{}(reinterpret_cast<const fp16*>(pair)[i]);
+}
+#endif
+
 inline namespace GIWA_ARCH_TAG {
 
 template <class Rotary>
@@ -110,6 +122,27 @@ struct stream_append {
     // Code for 9.0 waits for the kernel before, so it may begin before that one ends: 2.5 us instead of 2.7 in a graph.
     const int64 grid = blocks < most ? blocks : most;
     return launch(s, {.grid = grid, .block = Op::max_threads, .dependent = true}, Op{}, p);
+  }
+};
+
+template <class T>
+struct stream_read_cache {
+  template <class Element, int Count, class Sizes>
+  static status run(cudaStream_t s, const read_cache_run<T, Element, Count>& f, const Sizes& sizes) {
+    const auto& v = f.call.views;
+    const kv_cache<const Element>& c = v.cache;
+    if (const status bad = check_named_pointers({{c.k, "k"},
+                                                 {c.v, "v"},
+                                                 {f.k, "keys"},
+                                                 {v.o, "values"},
+                                                 {c.scales.k, "scales"},
+                                                 {c.scales.v, "scales"},
+                                                 {c.lengths, "lengths"},
+                                                 {c.pages.indices, "pages"},
+                                                 {c.pages.offsets, "pages"}});
+        !bad.ok())
+      return bad;
+    return for_all(s, sizes, f);
   }
 };
 

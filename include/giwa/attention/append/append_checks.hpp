@@ -48,7 +48,7 @@ status check_append_tensors(const append_views<T, Element>& a) {
       broken(check_append_range(a.k.extent(2), 0, "k_new", "the number of heads is out of range")))
     return broken.state;
   if (!a.has_v()) return {};
-  if (row_format<Element>)
+  if (latent_format<Element>)
     return status::invalid("v_new", "the values of such rows are numbers of k_new: pass no v_new");
   if (broken(check_rows(a.v, "v_new")) || broken(check_rows(c.v, "v")) ||
       broken(check_same(a.v, a.k, 0, "v_new", "v_new must have as many sequences as k_new")) ||
@@ -226,7 +226,7 @@ status check_append(const append_views<T, Element>& a, const Rotary& rotary, int
       broken(check_append_places(a, needs_sequences)) || broken(check_scales(a.cache)) ||
       broken(check_found_scales(a, rotary)))
     return broken.state;
-  if constexpr (row_format<Element>)
+  if constexpr (latent_format<Element>)
     if (rotary.size > 0 && rotary.first < Element::codes)
       return status::invalid("rotary", "only the last numbers of such rows are rotated: the first one", bound::at_least,
                              Element::codes, rotary.first);

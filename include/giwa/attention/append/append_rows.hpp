@@ -208,6 +208,23 @@ GIWA_HOST_DEVICE void append_rows_of_format(const Params& p, int64 row, const ap
                        &p.views.cache.k(place.element, place.row, head, 0), rotations, p.rotary.interleaved);
 }
 
+/// The same of rows of blocks: block number `block` of each head, if a head has it. A head has more units than blocks.
+template <class Params, class T, class Element>
+GIWA_HOST_DEVICE void append_blocks(const Params& p, int64 row, int block, const append_source<T>& from,
+                                    const tensor_view<Element, 4>& to, int first) {
+  const append_place place = p.place_of(row);
+  if (block >= from.size / Element::block || !place.known || place.element < 0) return;
+  const int64 batch = row / p.new_rows, row_of_batch = row - batch * p.new_rows.divisor();
+  for (int head = first; head < first + p.heads_of_slice && head < from.heads; ++head) {
+    const T* const source = from.data + batch * from.batch + row_of_batch * from.row + head * from.head;
+    append_block(&to(place.element, place.row, head, block * Element::block_bytes), [&](int i) {
+      const int column = block * Element::block + i;
+      return from.rotates ? rotated_element_as<float>(source, column, p.rotary, place.position)
+                          : convert<float>{}(source[column]);
+    });
+  }
+}
+
 /// Appends a unit of a slice of a row: heads of k, of v, or queries.
 template <int Count, class T, class Element, class Rotary>
 GIWA_HOST_DEVICE void append_slice(const append_params<T, Element, Rotary>& p, int64 row, int slice, int unit_number) {
@@ -217,6 +234,8 @@ GIWA_HOST_DEVICE void append_slice(const append_params<T, Element, Rotary>& p, i
   const auto from = of_k   ? append_source<T>::of(v.k, p.rotates())
                     : of_q ? append_source<T>::of(v.q, p.rotates())
                            : append_source<T>::of(v.v, false);
+  if constexpr (block_format<Element>)
+    if (!of_q) return append_blocks(p, row, unit_number, from, of_k ? v.cache.k : v.cache.v, first);
   const append_unit unit = append_unit_of<Count>(p.rotary, from.rotates, from.size, unit_number);
   if (unit.first < 0) return;
   const int end = first + p.heads_of_slice < from.heads ? first + p.heads_of_slice : from.heads;
@@ -224,7 +243,9 @@ GIWA_HOST_DEVICE void append_slice(const append_params<T, Element, Rotary>& p, i
     return of_k ? append_target<Element>::of(v.cache.k, v.cache.scales.k)
                 : append_target<Element>::of(v.cache.v, v.cache.scales.v);
   };
-  if constexpr (row_format<Element>) {
+  if constexpr (block_format<Element>) {
+    append_heads<Count>(p, row, unit, from, append_target<T>::of(v.q_to), first, end);
+  } else if constexpr (row_format<Element>) {
     if (of_q)
       append_heads<Count>(p, row, unit, from, append_target<T>::of(v.q_to), first, end);
     else

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_APPEND_APPEND_UNIT_HPP
 
 #include <giwa/attention/append/rotary.hpp>
+#include <giwa/attention/problem/block_rows.hpp>
 #include <giwa/attention/problem/rows_656.hpp>
 #include <giwa/attention/quantize/codes.hpp>
 #include <giwa/numeric/multiply_add.hpp>
@@ -53,6 +54,24 @@ GIWA_HOST_DEVICE inline void rotate_pair(const rotation& r, float& x, float& y) 
   const float old = x;
   x = fma_with_subnormals(x, r.cos, -fma_with_subnormals(y, r.sin, -0.0f));
   y = fma_with_subnormals(y, r.cos, fma_with_subnormals(old, r.sin, -0.0f));
+}
+
+/// Element `column` of a row, rotated and rounded once.
+template <class To, class T, class Rotary>
+GIWA_HOST_DEVICE To rotated_element_as(const T* row, int column, const Rotary& rotary, int64 position) {
+  const rotary_layout& r = rotary;
+  const int i = column - r.first, half = r.size / 2;
+  if (i < 0 || i >= r.size) return convert<To>{}(row[column]);
+  const bool second = r.interleaved ? i % 2 != 0 : i >= half;
+  const int pair = r.interleaved ? i / 2 : second ? i - half : i, step = r.interleaved ? 1 : half;
+  const T* const both = row + (second ? column - step : column);
+  float x = convert<float>{}(both[0]), y = convert<float>{}(both[step]);
+  rotate_pair(rotary(position, pair), x, y);
+  return convert<To>{}(second ? y : x);
+}
+template <class T, class Rotary>
+GIWA_HOST_DEVICE T rotated_element(const T* row, int column, const Rotary& rotary, int64 position) {
+  return rotated_element_as<T>(row, column, rotary, position);
 }
 
 /// The rotations of the pairs of a unit.
@@ -155,6 +174,31 @@ GIWA_HOST_DEVICE void append_head(const T* from, const append_unit& unit, rows_6
     else if (columns[r] >= 0 && columns[r] % rows_656::group == 0)
       append_group<Count>(from, columns[r], to);
   }
+}
+
+/// Writes a block of a row of blocks, whose number i is number(i). The scale is that of the finite number of the largest magnitude, in
+/// fp16, where it is 2^-24 to 65504: of 4 bits it has the other sign, so that this number is -8.
+template <int Bits, class Number>
+GIWA_HOST_DEVICE void append_block(block_byte<Bits>* to, const Number& number) {
+  using block = block_byte<Bits>;
+  float largest = 0;
+  GIWA_NO_UNROLL
+  for (int i = 0; i < block::block; ++i) {
+    const float x = number(i);
+    if (larger_finite(arch::magnitude(largest), x) > arch::magnitude(largest)) largest = x;
+  }
+  float scale = fma_with_subnormals(arch::magnitude(largest), Bits == 8 ? 1 / 127.f : 1 / 8.f, -0.0f);
+  scale = scale < 0x1p-24f ? 0x1p-24f : scale > 65504.f ? 65504.f : scale;
+  const fp16 rounded = convert<fp16>{}(Bits == 8 || largest < 0 ? scale : -scale);
+  const scale_divisor divide = scale_divisor::of(convert<float>{}(rounded));
+  const auto bits = __builtin_bit_cast(unsigned short, rounded);
+  to[0].byte = static_cast<unsigned char>(bits), to[1].byte = static_cast<unsigned char>(bits >> 8);
+  GIWA_NO_UNROLL
+  for (int i = 0; i < block::block_bytes - 2; ++i)
+    to[2 + i].byte =
+        Bits == 8
+            ? block::code(divide(number(i)))
+            : static_cast<unsigned char>(block::code(divide(number(i))) | block::code(divide(number(i + 16))) << 4);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

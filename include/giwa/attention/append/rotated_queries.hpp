@@ -67,20 +67,6 @@ GIWA_HOST_DEVICE int64 position_of_query(const Call& call, const Sequence& s, in
   return positions[s.q_batch * call.views.q.extent(1) + s.first_query_row + query];
 }
 
-/// Element `column` of a row of q, rotated and rounded as append_to_cache() does.
-template <class T, class Rotary>
-GIWA_HOST_DEVICE T rotated_element(const T* row, int column, const Rotary& rotary, int64 position) {
-  const rotary_layout& r = rotary;
-  const int i = column - r.first, half = r.size / 2;
-  if (i < 0 || i >= r.size) return row[column];
-  const bool second = r.interleaved ? i % 2 != 0 : i >= half;
-  const int pair = r.interleaved ? i / 2 : second ? i - half : i, step = r.interleaved ? 1 : half;
-  const T* const both = row + (second ? column - step : column);
-  float x = convert<float>{}(both[0]), y = convert<float>{}(both[step]);
-  rotate_pair(rotary(position, pair), x, y);
-  return convert<T>{}(second ? y : x);
-}
-
 /// Calls use(i, rotation) for the pairs pair + i, 0 <= i < Count. `pair` is a multiple of Count.
 template <int Count, class Rotary, class Use>
 GIWA_HOST_DEVICE void for_each_pair(const Rotary& rotary, int64 position, int pair, const Use& use) {

@@ -33,9 +33,10 @@ status append_rows(const Where& where, const kv_cache<Element>& cache, const ten
                 "giwa::append_to_cache: elements of k_new and v_new must be of one type: giwa::fp16, bf16 or fp32.");
   static_assert(!stdlib::is_const_v<Element>,
                 "giwa::append_to_cache: the cache is written, so its elements must not be const.");
-  static_assert(stdlib::same_as<Element, element> || scaled_element<Element> || latent_format<Element>,
-                "giwa::append_to_cache: elements of the cache must be those of k_new, giwa::e4m3, int8_code, int4_pair "
-                "or rows_656.");
+  static_assert(
+      stdlib::same_as<Element, element> || scaled_element<Element> || row_format<Element>,
+      "giwa::append_to_cache: elements of the cache must be those of k_new, giwa::e4m3, int8_code, int4_pair, "
+      "q8_0, q4_0 or rows_656.");
   static_assert(goes_as_bytes<Rotary>,
                 "giwa::append_to_cache: the rotary embedding is copied to the device as bytes: make it trivially "
                 "copyable.");
@@ -87,8 +88,8 @@ inline namespace GIWA_ARCH_TAG {
 ///   - rotary: rotary_base, rotary_table or another rotary_embedding; or the options, for a call without a rotation
 ///   - options: sequences, slots, positions, and queries to rotate (append_options)
 ///
-/// Elements are fp16, bf16 or fp32; those of the cache are the same, e4m3, int8_code or int4_pair (half the head
-/// size). Any strides, but the last is 1; fastest are 16-byte aligned heads.
+/// Elements are fp16, bf16 or fp32; those of the cache are the same, e4m3, int8_code, int4_pair (half the head
+/// size), q8_0, q4_0 or rows_656. Any strides, but the last is 1; fastest are 16-byte aligned heads.
 ///
 /// `cache.lengths` counts the new rows: row i of n new ones of sequence b is key lengths[b] - n + i, and that is its
 /// position too. Lengths are read by the kernel and not written, so that a captured graph may be replayed with others.
@@ -108,7 +109,8 @@ inline namespace GIWA_ARCH_TAG {
 /// Rotations are computed in fp32 and rounded once. Without a rotation, elements of the same type keep their bits. For
 /// e4m3 and integers, x is divided by the scale of the key and head, rounded to nearest, ties to even, and limited to 448, 127
 /// or 7; NaN stays NaN in e4m3, and is 0 in integers. Pairs of integers need rows aligned to two elements. Rows of rows_656 get their
-/// scales here, each the largest finite magnitude of its 128 numbers / 448; there is no v_new. The result is deterministic, and the same bits on host and device.
+/// scales here, each the largest finite magnitude of its 128 numbers / 448; there is no v_new. So do blocks of q8_0 and q4_0: the
+/// largest finite magnitude / 127, and the number of that magnitude / -8, in fp16. The result is deterministic, and the same bits on host and device.
 ///
 /// On a stream of the current device: asynchronous, allocates nothing, may be captured. With giwa::host: done when it
 /// returns, pointers are to host memory (`#include <giwa/host.hpp>`). Errors: sizes that do not fit together, missing

@@ -10,6 +10,7 @@
 #include <giwa/attention/call/forward.hpp>
 #include <giwa/attention/call/merge.hpp>
 #include <giwa/attention/call/quantize.hpp>
+#include <giwa/attention/call/read_cache.hpp>
 #include <giwa/attention/cpu/worker.hpp>
 #include <giwa/attention/problem/cached_rows.hpp>
 #include <giwa/attention/sums/merge_parts.hpp>
@@ -241,6 +242,14 @@ struct host_append {
     const auto p = append_params_of<count>(a, rotary, most);
     return for_all(host, extents{p.rows, p.slices.divisor(), p.units.divisor()},
                    append_row_unit<count, decltype(p)>{p});
+  }
+};
+
+template <class T>
+struct host_read_cache {
+  template <class F, class Sizes>
+  static status run(const F& f, const Sizes& sizes) {
+    return for_all(host, sizes, f);
   }
 };
 

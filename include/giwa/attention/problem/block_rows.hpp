@@ -18,6 +18,11 @@ struct block_byte {
   GIWA_HOST_DEVICE static constexpr int64 numbers_in(int64 bytes) {
     return bytes % block_bytes == 0 ? bytes / block_bytes * block : -1;
   }
+  /// A number divided by the scale as the bits of an integer: to the nearest, ties to even, limited to 127, or to -8 and 7; NaN is 0.
+  GIWA_HOST_DEVICE static constexpr unsigned char code(float x) {
+    if constexpr (Bits == 8) return int8_code(x).bits();
+    return static_cast<unsigned char>((int8_code(x < -8 ? -8.f : x > 7 ? 7.f : x).bits() + 8) & 15);
+  }
 
  protected:
   /// Number i of a row: the product of a scale and an integer, exact in fp32.
@@ -53,6 +58,10 @@ struct element_traits<block_byte<Bits>> {
   static constexpr int bytes = 1;
   static constexpr bool on_tensor_cores = false, is_split = false, has_scales = false, reads_v_as_it_lies = true;
 };
+/// Elements that are bytes of rows of blocks.
+template <class T>
+concept block_format = row_format<T> && requires { T::block_bytes; };
+
 template <>
 struct element_traits<q8_0> : element_traits<block_byte<8>> {};
 template <>

@@ -199,13 +199,12 @@ cached_params<T, Element, O, Mask, Score> cached_params_of(const cached_views<T,
       return views;
   }();
   const bool has_rows = (a.is_paged() || selects_keys<Mask>)&&a.cache.k.extent(1) > 0;
-  const float head_size = static_cast<float>(a.q.extent(3));
   const alignment align = diagonal_of(mask, score, options.align);
   const bool has_prior = !options.prior.o.empty();
   return {a,
           mask,
           score,
-          options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size),
+          options.scale.of(a.q.extent(3)),
           options.lse,
           options.sinks.data(),
           options.sinks.stride(0),

@@ -9,7 +9,7 @@
 
 namespace giwa::inline GIWA_ABI {
 
-/// The factor of the scores. Without a value it is 1 / sqrt(head size). A value may be 0 or negative.
+/// The factor of the scores. Without a value it is 1 / sqrt(head size). A value may be 0 or negative; a subnormal one counts as 0.
 struct attention_scale {
   /// Whether a value was given, and the value.
   ///@{
@@ -23,6 +23,14 @@ struct attention_scale {
   template <class Number>
     requires(stdlib::is_arithmetic_v<Number>)
   GIWA_HOST_DEVICE constexpr attention_scale(Number scale) : given(true), value(static_cast<float>(scale)) {}
+
+#if !defined(__CUDACC_RTC__)  // NVRTC has no host functions
+  /// Returns the factor for a head size.
+  float of(int64 head_size) const {
+    if (!given) return 1.0f / __builtin_sqrtf(static_cast<float>(head_size));
+    return value < 0x1p-126f && value > -0x1p-126f ? 0.0f : value;
+  }
+#endif
 };
 
 /// Where the rows of each sequence are, if sequences differ in length: the member `sequences` of the options of every

@@ -117,8 +117,7 @@ struct attention_params : with_scales<T, attention_scales> {
 template <class T, class O, class Mask, class Score>
 attention_params<T, O, Mask, Score> params_of(const attention_views<T, O>& a, const Mask& mask, const Score& score,
                                               const attention_options& options) {
-  const float head_size = static_cast<float>(a.q.extent(3));
-  const float scale = options.scale.given ? options.scale.value : 1.0f / __builtin_sqrtf(head_size);
+  const float scale = options.scale.of(a.q.extent(3));
   const alignment align = diagonal_of(mask, score, options.align);
   with_scales<T, attention_scales> scales;
   if constexpr (element_traits<T>::has_scales) scales.scales = options.scales;
