@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 // What peers/measure.py calls on a GPU: latent attention of bf16 queries, head sizes 576 and 512, as C functions.
-// GIWA_BENCH_ROWS is the cache's element, giwa::bf16 or giwa::rows_656.
+// GIWA_BENCH_ROWS is the cache's element, giwa::bf16 or giwa::rows_656; GIWA_BENCH_DIVISION how keys are divided.
 #include <giwa/cache.cuh>
 
 #include <cstdio>
 
 #if !defined(GIWA_BENCH_ROWS)
 #define GIWA_BENCH_ROWS giwa::bf16
+#endif
+#if !defined(GIWA_BENCH_DIVISION)
+#define GIWA_BENCH_DIVISION giwa::division::by_sequence
 #endif
 
 namespace {
@@ -45,7 +48,8 @@ extern "C" int giwa_attention_latent(const void* q, const void* rows, const int*
                                      long long listed, unsigned char* workspace, long long workspace_bytes,
                                      cudaStream_t stream) {
   const problem p{sequences, queries, heads, pages, page_size, pages_of_sequence, q, rows, o};
-  const giwa::cached_options options{.scale = 0.07f, .workspace = {workspace, {workspace_bytes}}};
+  const giwa::cached_options options{
+      .scale = 0.07f, .workspace = {workspace, {workspace_bytes}}, .division = GIWA_BENCH_DIVISION};
   const giwa::key_selection selection{.indices = lists, .stride = listed, .most = listed};
   const giwa::status s =
       lists != nullptr
@@ -64,8 +68,9 @@ extern "C" long long giwa_latent_workspace_bytes(long long sequences, long long 
   const problem p{sequences, queries, heads, pages, page_size, pages_of_sequence, nullptr, nullptr, nullptr};
   static constexpr int a_table = 0;  // which is not read
   const giwa::workspace_gpu gpu{.multiprocessors = multiprocessors};
+  const giwa::cached_options options{.division = GIWA_BENCH_DIVISION};
   if (listed > 0)
     return giwa::workspace_bytes(p.cache(nullptr, nullptr), p.queries_view(), p.output(),
-                                 giwa::key_selection{.most = listed}, {}, {}, gpu);
-  return giwa::workspace_bytes(p.cache(&a_table, nullptr), p.queries_view(), p.output(), {}, {}, {}, gpu);
+                                 giwa::key_selection{.most = listed}, {}, options, gpu);
+  return giwa::workspace_bytes(p.cache(&a_table, nullptr), p.queries_view(), p.output(), options, {}, {}, gpu);
 }

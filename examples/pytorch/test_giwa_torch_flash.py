@@ -3,13 +3,15 @@
 """Checks the functions of flash_attn in giwa_torch, as test_giwa_torch.py checks the operators: python3 test_giwa_torch_flash.py [part
 of a name...], or pytest. peer_tests.py runs the tests of flash_attn itself."""
 import itertools
+import math
 import sys
 
 import torch
 
 import giwa_torch
 from giwa_torch import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,
-                        flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache, flash_mla_with_kvcache, get_mla_metadata)
+                        flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache,
+                        flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata)
 from test_giwa_torch import DEVICE, TYPES, by_definition, compare, main, raises, random, seen
 
 SIZE = 64
@@ -409,6 +411,10 @@ def test_flash_mla():
         keys = torch.arange(int(lengths[b]) - 1 + i, device=DEVICE)
         seen_by_table[b, i, :len(keys)] = table[b, keys // page] * page + keys.to(torch.int32) % page
     packed, numbers = rows_of_656(rows)
+    o, lse = flash_mla_with_kvcache(q, rows, None, None, 512, indices=indices)
+    of_rows = flash_mla_sparse_fwd(q.flatten(0, 1), rows.view(-1, 1, 576), indices.view(4, 1, 40), 1 / 24)
+    torch.testing.assert_close(of_rows[0], o.flatten(0, 1))
+    torch.testing.assert_close(of_rows[2], lse.transpose(1, 2).flatten(0, 1) / math.log(2))
     for cache, values in ((rows, rows.float()), (packed, numbers)):
         options = {"is_fp8_kvcache": cache is packed}
         found = [(indices, flash_mla_with_kvcache(q, cache, None, None, 512, indices=indices, **options)),

@@ -55,6 +55,8 @@ struct cached_case_options {
   bool lse = true, sinks = false;
   giwa::attention_scale scale{};
   giwa::alignment align{};
+  giwa::division division = giwa::division::by_sequence;
+  giwa::latent_tile latent_tile = giwa::latent_tile::by_rows;
 
   int64 sequences() const { return static_cast<int64>(queries.size()); }
   bool paged() const { return page_size > 0; }
@@ -73,7 +75,10 @@ struct cached_case_options {
     if (k_scales >= 0 || v_scales >= 0) s << ", scales " << k_scales << ' ' << v_scales;
     for (const case_layout l : layout) s << ", " << name_of(l);
     s << (latent ? ", v in k" : "") << ", offset " << offset << ", spread " << spread << (lse ? ", lse" : "")
-      << (sinks ? ", sinks" : "");
+      << (sinks ? ", sinks" : "") << (division == giwa::division::by_batch ? ", divided by the batch" : "")
+      << (latent_tile == giwa::latent_tile::rows_16   ? ", tiles of 16 rows"
+          : latent_tile == giwa::latent_tile::rows_64 ? ", tiles of 64 rows"
+                                                      : "");
     return s.str();
   }
 };
@@ -186,6 +191,8 @@ struct cached_case {
     giwa::cached_options a{};
     a.scale = options.scale;
     a.align = options.align;
+    a.division = options.division;
+    a.latent_tile = options.latent_tile;
     if (options.lse) a.lse = lse.view();
     if (options.sinks) a.sinks = sinks.view();
     return a;

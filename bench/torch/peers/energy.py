@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""TFLOP/s for each kW of giwa's forward pass, cuDNN's and FlashAttention-3's, which alternate in one process.
+"""TFLOP/s for each kW of giwa's forward pass, cuDNN's and FlashAttention-3's and -4's, which alternate in one process.
 
 A side replays a CUDA graph for some seconds; its energy is what the driver's counter says (nvmlDeviceGetTotalEnergyConsumption,
-of the whole GPU). Inputs are drawn anew before each of these. FlashAttention-3 takes part if unpack.py restored it.
+of the whole GPU). Inputs are drawn anew before each of these. FlashAttention-3 and -4 take part if unpack.py restored them.
 """
 import argparse
 import ctypes
@@ -19,7 +19,7 @@ import torch
 from attention import HEADS, Gpu, gpu_library
 
 from sides import Peers
-from tables import PEERS
+from tables import PEERS, activate
 
 
 class Meter:
@@ -71,15 +71,16 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     libraries = dict(x.split("=", 1) for x in arguments.libraries) or {"giwa": gpu_library("fp16", "", "")}
     libraries = {name: ctypes.CDLL(str(path)) for name, path in libraries.items()}
-    peers, meter, calls = Peers(PEERS, print, ["fa3"]), Meter(), 20
+    activate(PEERS)
+    peers, meter, calls = Peers(PEERS, print, [x for x in ("fa3", "fa4") if x not in arguments.without]), Meter(), 20
     print("| cell | side | TFLOP/s | W | MHz | TFLOP/s for each kW |\n|---|---|---|---|---|---|")
     for cell in arguments.cells:
         mask, size = cell.split("/")
         size, causal = int(size), mask == "causal"
         gpu = Gpu(libraries, ["cudnn"], "fp16", 1, arguments.length, arguments.length, HEADS[size], HEADS[size], size, causal, True)
         gpu.renew()
-        if peers.fa3:
-            gpu.calls["fa3"] = lambda gpu=gpu, causal=causal: gpu.results.update(fa3=peers.fa3_forward(gpu.q, gpu.k, gpu.v, causal=causal)[0])
+        for name, call in peers.forward(gpu.q, gpu.k, gpu.v, causal=causal).items():
+            gpu.calls[name] = lambda gpu=gpu, name=name, call=call: gpu.results.update({name: call(0)})
         graphs = {}
         for name, call in gpu.calls.items():
             if name not in arguments.without:

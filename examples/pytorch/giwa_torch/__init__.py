@@ -28,10 +28,10 @@ ctypes.CDLL(str(operators())).giwa_torch_set_compiler(compiler)
 
 from .flash_attn import (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,  # noqa: E402
                          flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache)
-from .flash_mla import flash_mla_with_kvcache, get_mla_metadata  # noqa: E402
+from .flash_mla import flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata  # noqa: E402
 from .functional import append_to_cache, attention, attention_cached, scaled_dot_product_attention, set_unsupported  # noqa: E402
 
 __all__ = ["append_to_cache", "attention", "attention_cached", "flash_attn_func", "flash_attn_kvpacked_func",
            "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func",
-           "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "flash_mla_with_kvcache", "get_mla_metadata",
-           "precompile", "scaled_dot_product_attention", "set_unsupported"]
+           "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache", "flash_mla_sparse_fwd", "flash_mla_with_kvcache",
+           "get_mla_metadata", "precompile", "scaled_dot_product_attention", "set_unsupported"]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The functions of FlashMLA's flash_mla that decode latent attention, with their arguments: on Hopper by giwa's kernels for latent rows."""
+import math
+
 import torch
 
 from .functional import attention_cached
@@ -33,3 +35,16 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
     if indices is not None:
         return attention_cached(q, k_cache, v_cache, None, None, causal=False, scale=scale, return_lse=True, indices=indices.contiguous())
     return attention_cached(q, k_cache, v_cache, cache_seqlens, block_table, causal=causal, scale=scale, return_lse=True)
+
+
+def flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512):
+    """q (queries, heads, 576), kv (keys, 1, 576), indices (queries, 1, top k), int32: rows of kv, others are none. Returns o (queries,
+    heads, 512), None in the place of the largest scores, and lse (queries, heads) in base 2, -inf without keys. vLLM calls it
+    flash_mla_sparse_prefill."""
+    if d_v != 512:
+        raise NotImplementedError("giwa_torch: flash_mla_sparse_fwd with d_v other than 512")
+    if q.dim() != 3 or kv.dim() != 3 or kv.shape[1:] != (1, 576) or indices.dim() != 3 or indices.shape[1] != 1:
+        raise ValueError("giwa_torch: q must be (queries, heads, 576), kv (keys, 1, 576) and indices (queries, 1, top k); they are "
+                         f"{tuple(q.shape)}, {tuple(kv.shape)} and {tuple(indices.shape)}")
+    o, lse = flash_mla_with_kvcache(q[None], kv[None], None, None, d_v, softmax_scale=sm_scale, indices=indices.transpose(0, 1))
+    return o[0], None, lse[0].T / math.log(2)

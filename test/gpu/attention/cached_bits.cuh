@@ -26,8 +26,8 @@ inline cached_case_options bits_case_of(int64 page_size, bool packed, bool more 
   return c;
 }
 
-/// A case on the GPU, and what the first call wrote.
-template <class T, class Element, int HeadSize = 128, int HeadSizeV = HeadSize>
+/// A case on the GPU, and what the first call wrote. Causal, or with the mask Mask.
+template <class T, class Element, int HeadSize = 128, int HeadSizeV = HeadSize, class Mask = giwa::causal>
 struct bits {
   cached_case<T, Element> on_host;
   cached_on_gpu<T, Element, T> gpu{on_host};
@@ -45,8 +45,9 @@ struct bits {
   }
   template <class Options>
   void run(const giwa::detail::cached_views<T, Element, T>& a, const Options& options) {
-    const giwa::status s =
-        cached_of<HeadSize, HeadSizeV>(stream, a, giwa::causal::bottom_right, giwa::plain_score{}, options);
+    Mask mask{};
+    if constexpr (std::is_same_v<Mask, giwa::causal>) mask = giwa::causal::bottom_right;
+    const giwa::status s = cached_of<HeadSize, HeadSizeV>(stream, a, mask, giwa::plain_score{}, options);
     INFO(giwa::format_status(s).c_str());
     REQUIRE(s.ok());
   }
@@ -69,7 +70,7 @@ __global__ void fill_shared_memory(T word, int words) {
 
 /// The rows that no sequence has, in the cache and in shared memory, change no bit: NaN, infinity, the largest numbers, or zeros.
 template <class Bits>
-void check_past_the_end(Bits& x) {
+void check_past_the_end(Bits&& x) {
   using element = std::remove_cvref_t<decltype(x.on_host.k.memory[0])>;
   CAPTURE(x.on_host.options.text());
   const int bytes = static_cast<int>(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));

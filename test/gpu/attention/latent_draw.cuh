@@ -22,6 +22,7 @@ inline void draw_many_rows(int number, cached_case_options& c) {
   const int64 sequences = 1 + random.below(3), most = std::max<int64>(1, 300000 / (c.heads * c.keys));
   c.queries.assign(static_cast<std::size_t>(sequences), 1 + random.below(std::min<int64>(most, 4)));
   if (c.packed) c.queries[0] = random.below(2);
+  if (random.below(3) == 0) c.division = giwa::division::by_batch;
   c.lengths.clear();
   for (int64 b = 0; b < sequences; ++b) {
     const int64 edges[] = {0, 1, 63, 64, 65, 127, 128, leaf - 1, leaf, leaf + 1, leaf + 64, 2 * leaf, c.keys};
@@ -36,6 +37,7 @@ std::string latent_fault_of(int number, const Mask& mask = {}, const Score& scor
   cached_case_options c = cached_drawer(number, giwa::detail::latent_leaf_keys).draw(false);
   if (number % 2 == 1) draw_many_rows(number, c);
   c.latent = true;
+  if (number % 5 == 4) c.latent_tile = number % 2 == 0 ? giwa::latent_tile::rows_64 : giwa::latent_tile::rows_16;
   if (giwa::detail::row_format<Element>) c.offset = 0, c.layout[1] = c.layout[2] = case_layout::contiguous;
   const std::string fault = cached_fault_on_gpu_of<T, latent_size, latent_size_v, Element, O>(c, mask, score);
   return fault.empty() ? "" : "draw " + std::to_string(number) + ": " + fault;

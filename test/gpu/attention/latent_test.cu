@@ -143,6 +143,16 @@ TEST_CASE("latent rows have the same bits alone, with any workspace, and in slic
     }
 }
 
+TEST_CASE("latent rows in tiles of one size have the same bits whatever the number of heads and queries") {
+  for (const giwa::latent_tile tile : {giwa::latent_tile::rows_64, giwa::latent_tile::rows_16})
+    for (const bool packed : {false, true}) {
+      cached_case_options c = mixed_case(16, packed, 40);
+      c.latent_tile = tile;
+      check_bits<bf16, bf16, size, size_v>(c);
+      if (small_mode()) return;
+    }
+}
+
 TEST_CASE("latent rows have the same bits in pages and layouts of every kind") {
   std::vector<bf16> o;
   for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
@@ -174,9 +184,10 @@ TEST_CASE("rows past the end of a sequence of latent rows, in its last page and 
 }
 
 TEST_CASE("one long sequence of latent rows, of which every multiprocessor has a split") {
-  for (const int length : {8192, 8300, 8301}) {
+  for (const int length : {8192, 8300, 8301, 8302}) {
     cached_case_options c = mixed_case(64, false);
-    c.heads = length == 8301 ? 100 : 4;  // two tiles of 64 rows
+    c.heads = length > 8300 ? 100 : 4;  // two tiles of 64 rows
+    if (length == 8302) c.division = giwa::division::by_batch;
     c.kv_heads = 1;
     c.queries = {1};
     c.keys = 8400;

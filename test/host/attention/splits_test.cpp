@@ -823,7 +823,42 @@ TEST_CASE("latent rows are many or few by their number in a sequence alone") {
       p.sequences = sequences;
       CHECK(latent_few_queries(p) == few);
     }
+    p.latent_tile = giwa::latent_tile::rows_64;
+    CHECK(latent_few_queries(p) == 0);
+    p.latent_tile = giwa::latent_tile::rows_16;
+    CHECK(latent_few_queries(p) == 2147483647);
+    p.latent_tile = giwa::latent_tile::by_rows;
   }
+}
+
+TEST_CASE("latent rows are divided by the batch on request") {
+  giwa::cached_problem p{.sequences = 128,
+                         .keys = 8192,
+                         .heads = 128,
+                         .kv_heads = 1,
+                         .head_size = latent_head_size,
+                         .head_size_v = latent_head_size_v};
+  const auto leaf = [&](int64 sequences, int64 keys, int64 blocks) {
+    p.sequences = sequences, p.keys = keys;
+    return latent_wide_leaf(p, blocks);
+  };
+  CHECK(leaf(128, 8192, 132) == latent_wide_leaf_keys);
+  p.division = giwa::division::by_batch;
+  CHECK(leaf(128, 8192, 132) == 8192);  // two work tiles for nearly every multiprocessor
+  CHECK(leaf(128, 8191, 132) == 8192);
+  CHECK(leaf(1, 32768, 132) == 512);  // 64 leaves of each of two work tiles
+  CHECK(leaf(1, 64, 132) == 64);
+  CHECK(leaf(1, 0, 132) == 64);
+  CHECK(leaf(32, 4096, 132) == 2048);  // 128 leaves
+  CHECK(leaf(100000, 4096, 132) == 4096);
+  // The multiprocessor with the most work has at most a quarter more than the mean, where there is work for all.
+  int64 uneven = 0;
+  for (int64 sequences = 1; sequences < 300; ++sequences) {
+    const int64 keys = 32768, length = leaf(sequences, keys, 132),
+                leaves = 2 * sequences * giwa::ceil_div(keys, length);
+    uneven += giwa::ceil_div(leaves, int64{132}) * length * 132 * 4 <= 2 * sequences * keys * 5 ? 0 : 1;
+  }
+  CHECK(uneven == 0);
 }
 
 TEST_CASE("each tile of many latent rows is computed once, and its partials fit into the workspace") {
@@ -838,8 +873,10 @@ TEST_CASE("each tile of many latent rows is computed once, and its partials fit 
                            .head_size = latent_head_size,
                            .head_size_v = latent_head_size_v};
     p.heads = p.kv_heads * (33 + up_to(200));
-    const split_work work = latent_wide_work(p, true);
-    const int blocks = 1 + static_cast<int>(up_to(199));
+    if (i % 2 == 1) p.division = giwa::division::by_batch;
+    const int blocks = 1 + static_cast<int>(up_to(199)), leaf_keys = latent_wide_leaf(p, blocks);
+    CHECK((leaf_keys > 0 && leaf_keys % latent_leaf_keys == 0));
+    const split_work work = latent_wide_work(p, leaf_keys, true);
     const int64 available = up_to(2) == 0 ? up_to(100 << 20) : giwa::max_int64;
     const split_shape shape = shape_of_splits(work, latent_splits(work, blocks), available);
     const int64 bytes = workspace_bytes_of(shape, work.columns), leaves = work.tile_leaves;

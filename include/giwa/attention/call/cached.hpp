@@ -270,12 +270,14 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const kv_cache<Element>& cache,
   const sequences& packed = last.options().sequences;
   if constexpr (stdlib::same_as<Mask, key_selection>) {
     const auto views = detail::cached_views_of(detail::cache_of_selection(cache, mask), {}, q, o);
-    return workspace_bytes(
+    cached_problem of_lists =
         detail::selected_views<stdlib::remove_const_t<Queries>, stdlib::remove_const_t<Element>, O>{views, mask.most}
-            .problem(),
-        gpu);
+            .problem();
+    of_lists.division = last.options().division, of_lists.latent_tile = last.options().latent_tile;
+    return workspace_bytes(of_lists, gpu);
   }
   cached_problem p = detail::cached_views_of(cache, {}, q, o).problem();
+  p.division = last.options().division, p.latent_tile = last.options().latent_tile;
   if (Rank == 3) p.rows = q.extent(0), p.queries = packed.max_q, p.sequences = packed.count > 0 ? packed.count : -1;
   return workspace_bytes(p, gpu);
 }

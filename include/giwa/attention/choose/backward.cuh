@@ -100,13 +100,14 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
 
   /// dq from its sums. Code for GPUs below 9.0 does not wait for the kernel before it.
   template <class Op>
-  static status make_dq(optional_kernel<prepared_kernel<Op>>& dq, const params& p, const gpu_traits& gpu) {
+  static status make_dq(optional_kernel<prepared_kernel<Op>>& dq, const params& p, const gpu_traits& gpu,
+                        int keys_of_tile = 0) {
     const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, Op::rows_of_tile);
     const int64 blocks = Op::parts * queries.rows * queries.query_tiles;
     const launch_config config{.grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x,
                                .block = Op::max_threads,
                                .dependent = gpu.wgmma};
-    return dq.make(config, typename Op::params{p, queries.query_tiles});
+    return dq.make(config, typename Op::params{p, queries.query_tiles, keys_of_tile});
   }
   /// A gradient, if the call wants it. `launched`: how many Hopper kernels of the call there are before; each has a counter.
   ///@{
@@ -168,7 +169,8 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     int launched = 0;
     status state = made->steps.make(p, gpu);
     if (state.ok()) state = way::template make_gradient<Of>(made->all, p.of_keys(), gpu, launched);
-    return state.ok() ? way::make_dq(made->dq, p, gpu) : state;
+    const int keys = backward_schedules::ends_are_known(p) ? op::block_m : 0;
+    return state.ok() ? way::make_dq(made->dq, p, gpu, keys) : state;
   }
 };
 

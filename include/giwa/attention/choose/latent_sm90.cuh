@@ -12,13 +12,18 @@
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
 /// The kernel, and the launch that merges its partials.
-template <class Op, class Partials>
+template <class Op, class Call>
 struct prepared_latent {
-  using merge_op = merge_partials_op<Partials>;
+  using partials = latent_partials<Call>;
+  using merge_op = merge_partials_op<partials>;
+  // Of one work tile: the warps of a block share the partials of a row. Partials that are merged in order have no nodes to share.
+  using merge_one_op = merge_partials_op<
+      stdlib::conditional_t<merges_in_order<Call>, latent_partials<Call>, latent_partials_of_one<Call>>>;
   optional_kernel<prepared_kernel<Op>> attention;
   optional_kernel<prepared_kernel<merge_op>> merge;
+  optional_kernel<prepared_kernel<merge_one_op>> merge_one;
 
-  status make(typename Op::params& p) {
+  status make(typename Op::params& p, const split_work& work) {
     using types = typename Op::types;
     static_assert(shared_bytes_of<Op> <= 227 * 1024);
     if (const status state = choose_copies<types>(p, true, 16); !state.ok()) return state;
@@ -26,10 +31,13 @@ struct prepared_latent {
     launch_config config{.grid = {shape.columns, shape.splits}, .block = Op::max_threads, .dependent = true};
     if (const status state = attention.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.block = merge_op::max_threads;
-    if (!p.splits.call.has_prior()) config.grid = {shape.columns, shape.splits, types::columns / Partials::columns};
+    if (!p.splits.call.has_prior()) config.grid = {shape.columns, shape.splits, types::columns / partials::columns};
+    if constexpr (!merges_in_order<Call>)
+      if (work.tiles * shape.heads_in_column == 1 && work.tile_leaves > fold_levels::largest_span())
+        return merge_one.make(config, p.splits);
     return merge.make(config, p.splits);
   }
-  status launch(cudaStream_t s) const { return launch_all(s, attention, merge); }
+  status launch(cudaStream_t s) const { return launch_all(s, attention, merge, merge_one); }
 };
 
 /// The Hopper kernel for few rows whose values are the first columns of their keys. Sequences with more rows have several tiles.
@@ -38,7 +46,7 @@ struct cached_latent : candidate {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   using op =
       latent_op<T, Element, O, few_rows_policy<latent_head_size, latent_head_size_v, latent_rows, 2>, Mask, Score>;
-  using prepared = prepared_latent<op, latent_partials<call_params>>;
+  using prepared = prepared_latent<op, call_params>;
   static constexpr bool compiled =
       has_sm90 && (stdlib::same_as<T, Element> || latent_format<Element>)&&element_traits<T>::on_tensor_cores &&
       may_be_latent(HeadSize, HeadSizeV);
@@ -50,7 +58,7 @@ struct cached_latent : candidate {
 
   static status make(void* to, const call_params& call, const gpu_traits& gpu) {
     using types = typename op::types;
-    const cached_problem problem = call.views.problem();
+    const cached_problem problem = call.problem();
     const split_work work = work_of(problem, latent_tile_of(problem), knows_leaves(call));
     const split_shape shape =
         shape_of_call(call, work, latent_splits(work, gpu.multiprocessors), types::leaf_keys, types::rows);
@@ -62,7 +70,7 @@ struct cached_latent : candidate {
                           .q_aligned = rows_begin_at_16_bytes(call.views.q),
                           .keys_once = call.views.problem().queries * call.heads_per_kv <= types::rows,
                           .k = {}};
-    return (::new (to) prepared)->make(p);
+    return (::new (to) prepared)->make(p, work);
   }
 };
 
@@ -76,32 +84,32 @@ struct cached_latent_wide : candidate {
   using wide_call = typename types::call_params;
   using narrow = cached_latent<T, Element, O, HeadSize, HeadSizeV, Mask, Score>;
   struct prepared {
-    prepared_latent<op, latent_partials<wide_call>> many;
+    prepared_latent<op, wide_call> many;
     prepared_call<narrow> few;
     status launch(cudaStream_t s) const { return launch_all(s, many, few); }
   };
   static constexpr bool compiled = narrow::compiled && stdlib::same_as<Which, any_queries>;
 
   static status suits(const call_params& call) {
-    const cached_problem problem = call.views.problem();
+    const cached_problem problem = call.problem();
     return problem.queries > latent_few_queries(problem) ? narrow::suits(call) : fits_another_tile;
   }
   static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
 
   static status make(void* to, const call_params& call, const gpu_traits& gpu) {
-    const cached_problem problem = call.views.problem();
+    const cached_problem problem = call.problem();
     const bool packed = call.views.is_packed();
     const int few_queries = packed ? latent_few_queries(problem) : 0;
-    const split_work work = latent_wide_work(problem, knows_leaves(call));
+    const int leaf_keys = latent_wide_leaf(problem, gpu.multiprocessors);
+    const split_work work = latent_wide_work(problem, leaf_keys, knows_leaves(call));
     const int64 tiles = work.kv_heads / problem.kv_heads;
     const int walk_rows = packed ? types::rows : 2147483647;
-    const split_shape shape =
-        shape_of_call(call, work, latent_splits(work, gpu.multiprocessors), latent_wide_leaf_keys, walk_rows);
+    const split_shape shape = shape_of_call(call, work, latent_splits(work, gpu.multiprocessors), leaf_keys, walk_rows);
     typename op::params p{.splits = {{{call, few_queries},
                                       shape,
                                       reinterpret_cast<float*>(call.workspace),
                                       fast_divisor(call.heads_per_kv),
-                                      latent_wide_leaf_keys,
+                                      leaf_keys,
                                       walk_rows,
                                       types::columns,
                                       false},
@@ -113,7 +121,7 @@ struct cached_latent_wide : candidate {
                           .q_aligned = rows_begin_at_16_bytes(call.views.q),
                           .k = {}};
     auto* const made = ::new (to) prepared;
-    if (const status state = made->many.make(p); !state.ok() || few_queries == 0) return state;
+    if (const status state = made->many.make(p, work); !state.ok() || few_queries == 0) return state;
     call_params others = call;
     others.most_queries = few_queries;
     return made->few.prepare(others, gpu);

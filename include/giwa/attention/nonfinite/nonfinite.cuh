@@ -77,11 +77,12 @@ GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
   return (found & 0x80808080u) != 0;
 }
 
-/// Replaces every NaN and infinity of a V tile in shared memory by 0, and adds their number to `found`. Needed for
+/// Replaces every NaN and infinity of a V tile in shared memory by 0, and adds the number of those in its first `keys` rows to
+/// `found`: the rows after them are past the end of a sequence, and no query sees them. Needed for
 /// tiles of which not every row sees every key: P is 0 for a masked key, but 0 times such a value is NaN.
 /// add_nonfinite() adds the removed values to the output. All threads of the block call it between barriers.
 template <class Block, class Tile>
-GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found) {
+GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found, int keys = Tile::rows) {
   using value = typename Tile::value_type;
   constexpr int run = Tile::placement::run, runs = Tile::columns / run;
   for (int i = block.rank(); i < Tile::rows * runs; i += block.size()) {
@@ -91,7 +92,7 @@ GIWA_HOST_DEVICE void scrub_nonfinite(const Block& block, Tile& tile, int& found
     GIWA_UNROLL
     for (int j = 0; j < run; ++j) any = any || is_nonfinite(part.get(j));
     if (!any) continue;
-    block.atomic_add(found, 1);
+    if (i < keys * runs) block.atomic_add(found, 1);
     for (int j = 0; j < run; ++j)
       if (is_nonfinite(part.get(j))) at[j] = convert<value>{}(0.f);
   }

@@ -112,6 +112,22 @@ struct attention_prior {
   tensor_view<const float, 3> lse{};
 };
 
+/// How attention_cached() divides the keys of latent rows among multiprocessors where a sequence has more than 32 queries times heads.
+enum class division : unsigned char {
+  /// By 2048 keys, so that the bits of a sequence do not depend on the others.
+  by_sequence,
+  /// By a number that the host chooses for the call's number of sequences, queries and heads, the room for keys and the GPU. Faster,
+  /// and the bits depend on all of these, but neither on lengths nor on the workspace.
+  by_batch
+};
+
+/// The rows (queries times heads) of a tile of latent rows. Kernels with different tiles sum in another order.
+enum class latent_tile : unsigned char {
+  by_rows,  ///< 16 rows for sequences with up to 32 rows, else 64
+  rows_16,  ///< of all sequences
+  rows_64   ///< the same, except where few_queries is the template argument
+};
+
 /// The options of attention_cached(): `{.lse = lse, .workspace = workspace}`.
 struct cached_options {
   attention_scale scale{};  ///< multiplies q k^T; 1 / sqrt(head size) where none is given
@@ -131,6 +147,8 @@ struct cached_options {
   giwa::sequences sequences{};
   /// The result for keys that are not in the cache. They count in o and lse, but not for masks and the diagonal.
   attention_prior prior{};
+  giwa::division division{};        ///< of the keys of latent rows
+  giwa::latent_tile latent_tile{};  ///< rows of their tiles
 };
 
 }  // namespace giwa::inline GIWA_ABI

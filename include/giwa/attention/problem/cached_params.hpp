@@ -86,6 +86,8 @@ struct cached_params {
   unsigned char* workspace;  // or null
   int64 workspace_bytes;
   bool bottom_right;              // the offset of the diagonal is keys - queries, else diagonal_offset
+  giwa::division division;        // of latent rows
+  giwa::latent_tile latent_tile;  // the same
   int diagonal_offset;            // of all sequences
   int heads_per_kv;               // heads of q for each of k and v
   int capacity;                   // keys of one sequence, at most
@@ -101,6 +103,12 @@ struct cached_params {
     return views.cache.scales.v.extent(2) > views.cache.v.extent(2) ? heads_per_kv / 2 : heads_per_kv;
   }
   GIWA_HOST_DEVICE bool has_prior() const { return prior_lse.data() != nullptr; }
+  /// Sizes, and what the options say of latent rows.
+  GIWA_HOST_DEVICE constexpr cached_problem problem() const {
+    cached_problem p = views.problem();
+    p.division = division, p.latent_tile = latent_tile;
+    return p;
+  }
 
   /// Keys of sequence b.
   GIWA_HOST_DEVICE int keys_of(int b) const {
@@ -213,6 +221,8 @@ cached_params<T, Element, O, Mask, Score> cached_params_of(const cached_views<T,
           options.workspace.extent(0) == 0 ? nullptr : options.workspace.data(),
           options.workspace.extent(0),
           align.is_bottom_right(),
+          options.division,
+          options.latent_tile,
           align.fixed_offset(),
           static_cast<int>(a.cache.k.extent(2) == 0 ? 1 : a.q.extent(2) / a.cache.k.extent(2)),
           static_cast<int>(a.capacity()),

@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_PROBLEM_CACHED_PROBLEM_HPP
 #define GIWA_ATTENTION_PROBLEM_CACHED_PROBLEM_HPP
 
+#include <giwa/attention/problem/cache.hpp>
 #include <giwa/attention/problem/problem.hpp>
 #include <giwa/attention/problem/workspace.hpp>
 #include <giwa/attention/tuning/sm80.hpp>
@@ -11,17 +12,19 @@ namespace giwa::inline GIWA_ABI {
 
 /// The sizes of a problem of attention_cached(), for supports().
 struct cached_problem {
-  int64 sequences = 0;      ///< number of sequences
-  int64 queries = 1;        ///< of one sequence, at most
-  int64 rows = 0;           ///< queries of all sequences together, if they are packed; else 0
-  int64 keys = 0;           ///< of one sequence, at most: the capacity of the cache
-  int64 heads = 0;          ///< heads of q
-  int64 kv_heads = 0;       ///< heads of k and v; divides heads
-  int64 head_size = 0;      ///< of q and k
-  int64 head_size_v = 0;    ///< of v and o
-  int64 element_bytes = 2;  ///< of q: 4 for fp32
-  int64 cache_bytes = 2;    ///< of an element of the cache: those of q, or 1
-  int64 page_size = 0;      ///< keys of a page; 0 for a contiguous cache
+  int64 sequences = 0;              ///< number of sequences
+  int64 queries = 1;                ///< of one sequence, at most
+  int64 rows = 0;                   ///< queries of all sequences together, if they are packed; else 0
+  int64 keys = 0;                   ///< of one sequence, at most: the capacity of the cache
+  int64 heads = 0;                  ///< heads of q
+  int64 kv_heads = 0;               ///< heads of k and v; divides heads
+  int64 head_size = 0;              ///< of q and k
+  int64 head_size_v = 0;            ///< of v and o
+  int64 element_bytes = 2;          ///< of q: 4 for fp32
+  int64 cache_bytes = 2;            ///< of an element of the cache: those of q, or 1
+  int64 page_size = 0;              ///< keys of a page; 0 for a contiguous cache
+  giwa::division division{};        ///< of cached_options
+  giwa::latent_tile latent_tile{};  ///< of cached_options
 };
 
 namespace detail {

@@ -273,6 +273,11 @@ struct latent_partials : few_rows_partials<Call> {
   static constexpr bool shares_columns = true;
   static constexpr int columns = 32 * merged_columns;  // of a block
 };
+template <class Call>
+struct latent_partials_of_one : few_rows_partials<Call, true> {
+  static constexpr bool shares_columns = true;
+  static constexpr int columns = 32 * merged_columns;
+};
 
 }  // namespace giwa::inline GIWA_ABI::detail
 

@@ -133,6 +133,8 @@ GIWA_HOST_DEVICE constexpr int leaf_keys_of(int64 head_size, int64 head_size_v, 
 inline constexpr int latent_head_size = 576, latent_head_size_v = 512, latent_leaf_keys = 64, latent_rows = 16;
 /// The same of the kernel for sequences with more packed rows than latent_few_rows, in tiles of 64.
 inline constexpr int latent_wide_leaf_keys = 2048, latent_wide_rows = 64, latent_few_rows = 32;
+/// What the end of a leaf costs there, and the launch that merges partials, in keys of a tile.
+inline constexpr int latent_leaf_end_keys = 192, latent_merge_keys = 256;
 GIWA_HOST_DEVICE constexpr bool may_be_latent(int64 head_size, int64 head_size_v) {
   return head_size == latent_head_size && head_size_v == latent_head_size_v;
 }

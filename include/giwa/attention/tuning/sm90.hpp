@@ -32,8 +32,13 @@ struct sm90_policy {
   static constexpr int producer_registers = consumers == 3 ? 32 : 40, consumer_registers = consumers == 3 ? 160 : 232;
   static constexpr int blocks = 1;  // that a multiprocessor runs at once, at least
   // Of the keys and values of a section (attention_schedule). 256, causal, 512 to 16384 tokens, 32 MB instead of 24: 1.02, 1.03,
-  // 1.01, 1.04, 1.00, 1.00 (H200, 2026-11-29). Others, 36 MB: 0.95 to 1.00.
-  static constexpr int section_bytes = (parts == 1 && head_size_v > 240 ? 32 : 24) << 20;
+  // 1.01, 1.04, 1.00, 1.00 (H200, 2026-11-29). Others, 36 MB: 0.95 to 1.00. 128, causal, 16 MB instead of 24, two runs: 1.004, 1.001 and
+  // 1.015, 1.017 and 1.015, 1.005, 1.00, 1.00 (2026-11-30).
+  static constexpr int section_bytes = (parts == 2                               ? 24
+                                        : head_size_v > 240                      ? 32
+                                        : head_size == 128 && head_size_v == 128 ? 16
+                                                                                 : 24)
+                                       << 20;
   // Whether calls with little work may leave the last consumer of work tiles without queries (is_narrow_faster).
   static constexpr bool narrows = consumers == 3 && parts == 1 && (HeadSize > 64 || HeadSizeV > 64);
   // Whether the softmax of a warpgroup overlaps its own O += P V, and not only the products of the others. Up to 128

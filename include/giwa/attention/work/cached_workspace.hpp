@@ -142,11 +142,31 @@ GIWA_HOST_DEVICE constexpr split_work work_of(const cached_problem& p, const few
 /// Sequences with more queries are computed by the Hopper kernel for many latent rows, in tiles of 64. The number of rows decides, and
 /// not the batch, because the two kernels sum in another order.
 GIWA_HOST_DEVICE constexpr int latent_few_queries(const cached_problem& p) {
+  if (p.latent_tile != latent_tile::by_rows) return p.latent_tile == latent_tile::rows_16 ? 2147483647 : 0;
   return static_cast<int>(latent_few_rows / (p.heads / p.kv_heads));
 }
+/// Keys of a leaf of that kernel. With division::by_batch work tiles are divided so that the multiprocessor with the most work has the
+/// least: some leaves of equal length, plus what ending a leaf costs, and merging a work tile.
+GIWA_HOST_DEVICE constexpr int latent_wide_leaf(const cached_problem& p, int64 multiprocessors) {
+  if (p.division == division::by_sequence) return latent_wide_leaf_keys;
+  const int64 keys = p.keys > latent_leaf_keys ? round_up(p.keys, int64{latent_leaf_keys}) : latent_leaf_keys;
+  const int64 queries = p.rows > 0 ? p.rows : p.queries;
+  const int64 row_tiles = ceil_div(saturated_product(queries, p.heads / p.kv_heads), int64{latent_wide_rows});
+  const int64 tiles = p.rows > 0 ? saturated_product(p.kv_heads, p.sequences + row_tiles)
+                                 : saturated_product(saturated_product(p.sequences, p.kv_heads), row_tiles);
+  int64 best = keys, least = saturated_product(ceil_div(tiles, multiprocessors), keys);
+  for (int64 each = 1; each <= 8; ++each) {
+    const int64 leaves = tiles > 0 ? each * multiprocessors / tiles : 0;
+    if (leaves < 2) continue;
+    const int64 length = round_up(ceil_div(keys, leaves), int64{latent_leaf_keys});
+    const int64 cost = each * (length + latent_leaf_end_keys) + latent_merge_keys + 4 * ceil_div(keys, length);
+    if (cost < least) best = length, least = cost;
+  }
+  return static_cast<int>(best);
+}
 /// The work of that kernel. Tiles of rows count as heads of keys, as row_tile_params says, but those of packed queries.
-GIWA_HOST_DEVICE constexpr split_work latent_wide_work(const cached_problem& p, bool exact) {
-  split_work w = work_of(p, {latent_wide_leaf_keys, latent_wide_rows, static_cast<int>(p.head_size_v)}, exact);
+GIWA_HOST_DEVICE constexpr split_work latent_wide_work(const cached_problem& p, int leaf_keys, bool exact) {
+  split_work w = work_of(p, {leaf_keys, latent_wide_rows, static_cast<int>(p.head_size_v)}, exact);
   w.in_order = true;
   if (p.rows > 0) return w;
   const int64 rows = saturated_product(p.queries, p.heads / p.kv_heads);
@@ -242,7 +262,7 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspa
   const int64 latent = bytes_with(latent_tiles, latent_work, detail::latent_splits(latent_work, multiprocessors));
   most = most > latent ? most : latent;
   if (p.cache_bytes != p.element_bytes || p.queries <= detail::latent_few_queries(p)) return most;
-  const detail::split_work wide_work = detail::latent_wide_work(p, false);
+  const detail::split_work wide_work = detail::latent_wide_work(p, detail::latent_wide_leaf(p, multiprocessors), false);
   const int64 wide = detail::workspace_bytes_of(
       detail::shape_of_splits(wide_work, detail::latent_splits(wide_work, multiprocessors), max_int64),
       wide_work.columns);

@@ -30,6 +30,8 @@ class visible_tiles {
 
   GIWA_HOST_DEVICE int count() const { return count_; }
   GIWA_HOST_DEVICE int columns() const { return size_; }
+  /// The rows of tile n of its axis before the end.
+  GIWA_HOST_DEVICE int rows_of(int n) const { return end_ - n * size_ < size_ ? end_ - n * size_ : size_; }
 
   /// Returns what of a tile is visible: under the mask, and before the end of the axis.
   GIWA_HOST_DEVICE tile_keep keep(int n) const { return with_end(visible_by_mask(n), n); }

@@ -3,9 +3,11 @@
 #ifndef GIWA_ATTENTION_KERNELS_SIMT_STORE_GRADIENT_CUH
 #define GIWA_ATTENTION_KERNELS_SIMT_STORE_GRADIENT_CUH
 
+#include <giwa/arch/acquire_release.cuh>
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/problem/backward_params.hpp>
+#include <giwa/attention/work/visible_tiles.hpp>
 #include <giwa/grid/op.hpp>
 #include <giwa/tile/element_run.hpp>
 #include <giwa/tile/register_copy.cuh>
@@ -83,23 +85,42 @@ struct dq_of_sums_op {
   struct params {
     Params call;
     int64 tiles;  // of a sequence; a block takes every tiles-th tile of a sequence whose length only the device knows
+    // Of the kernel that adds, each of whose blocks is resident then: a block waits for its part alone (backward_schedules::ends_are_known),
+    // so that the multiprocessors that the last items leave idle write dq. 0: for that kernel's end.
+    int keys_of_tile;
   };
   using shared_storage = no_shared_storage;
 
   template <class Block>
   GIWA_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     arch::launch_dependents();
-    arch::wait_for_previous_kernel();
+    if (p.keys_of_tile == 0) arch::wait_for_previous_kernel();
     const int64 heads = p.call.views.in.q.extent(2), sequences = p.call.views.in.sequence_count();
     for (int64 i = block.block_rank(); i < parts * sequences * heads * p.tiles; i += block.block_count()) {
       const int64 tile = i / parts, row = tile / p.tiles;
-      const auto h = p.call.call.at(static_cast<int>(row / heads), static_cast<int>(row % heads));
-      for (int64 n = tile % p.tiles; n * rows_of_tile < h.queries(); n += p.tiles)
-        write(block, p.call, h, static_cast<int>(n), static_cast<int>(i % parts));
+      const int sequence = static_cast<int>(row / heads), head = static_cast<int>(row % heads);
+      const auto h = p.call.call.place_of(sequence, head);
+      for (int64 n = tile % p.tiles; n * rows_of_tile < h.queries(); n += p.tiles) {
+        const int at = static_cast<int>(n), index = static_cast<int>(i % parts);
+        if (p.keys_of_tile != 0) await_sums(block, p, h, at, p.call.dq_part_of(h, at, rows_of_tile) + index);
+        write(block, p, arch::recomputed_here(sequence), arch::recomputed_here(head), arch::recomputed_here(at), index);
+      }
     }
+    // A kernel is complete when those before it are.
+    if (p.keys_of_tile != 0 && block.block_rank() + 1 == block.block_count()) arch::wait_for_previous_kernel();
   }
 
  private:
+  /// Waits until the last of the tiles of keys that part `part` of tile n gets sums of has added to it.
+  template <class Block>
+  GIWA_DEVICE static void await_sums(const Block& block, const params& p, const head_place& h, int n, int part) {
+    using mask = stdlib::remove_cvref_t<decltype(p.call.call.mask)>;
+    const key_tiles<mask> keys(p.call.call.mask, h, n * rows_of_tile, rows_of_tile, p.keys_of_tile);
+    if (const int last = keys.previous(keys.count()); last >= 0 && block.rank() == 0)
+      while (arch::load_acquire(p.call.workspace.added + part) != last + 1) {
+      }
+    block.sync();
+  }
   /// Eight columns of a query for each thread, of a part that has columns by queries; `from` is null where the sums are 0.
   template <class Block, class G>
   GIWA_DEVICE static void write_long(const Block& block, const Params& p, const tensor_view<G, 2>& dq, int first_row,
@@ -129,17 +150,20 @@ struct dq_of_sums_op {
     }
   }
   template <class Block>
-  GIWA_DEVICE static void write(const Block& block, const Params& p, const typename Params::head& h, int n, int index) {
+  GIWA_DEVICE static void write(const Block& block, const params& all, int sequence, int head, int n, int index) {
+    const Params& p = all.call;
+    const auto h = p.call.at(sequence, head);
     const int first = p.dq_part_of(h, n, rows_of_tile), part = first + index;
+    // The mma.sync kernel has a word for all parts of a tile.
+    const bool is_sum = p.workspace.added[all.keys_of_tile != 0 ? part : first] != 0;
     if constexpr (IsLong)
-      return write_long(
-          block, p, p.query_rows(p.views.dq, h), n * rows_of_tile, 64 * index,
-          p.workspace.added[first] == 0 ? nullptr : p.workspace.dq + static_cast<int64>(part) * dq_parts::long_floats);
+      return write_long(block, p, p.query_rows(p.views.dq, h), n * rows_of_tile, 64 * index,
+                        is_sum ? p.workspace.dq + static_cast<int64>(part) * dq_parts::long_floats : nullptr);
     register_tile<float, warpgroup_map<64>> sums;
     sums.fill(0);
     const float* const from = p.workspace.dq + static_cast<int64>(part) * dq_parts::floats;
     const int columns = dq_parts::columns_of(HeadSize, HeadSizeV, index);
-    if (p.workspace.added[first] != 0) {
+    if (is_sum) {
       GIWA_UNROLL
       for (int i = 0; i < 8; ++i) {
         if (8 * i >= columns) break;

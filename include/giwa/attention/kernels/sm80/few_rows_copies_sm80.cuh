@@ -176,18 +176,23 @@ struct few_rows_copies {
                                       shared_storage& s, int stage, uint32 free) {
     s.k.empty[stage].wait(free);
     const auto& scales = p.splits.call.views.cache.scales;
-    const auto copy = [&](float(&to)[leaf_keys], const tensor_view<const float, 3>& from) {
+    const auto copy = [&](float(&to)[Types::heads][leaf_keys], const float* scale_data, const scale_strides& strides) {
+      const float* const of_head = scale_data + Types::heads * source.head * strides.head;
       GIWA_UNROLL
       for (int i = 0; i < lane_keys; ++i) {
         const int of_warp = block.lane() + 32 * i;
         if (of_warp >= warp_keys) continue;
-        const bool exists = source.key[i].element >= 0;
-        arch::copy_async_and_fill<4>(arch::shared_address(&to[warp * warp_keys + of_warp]),
-                                     exists ? scale_at(from, source.key[i], source.head) : from.data(), exists ? 4 : 0);
+        const cache_row& key = source.key[i];
+        const float* const from =
+            key.element < 0 ? nullptr : of_head + (key.element * strides.element + key.row * strides.row);
+        GIWA_UNROLL
+        for (int h = 0; h < Types::heads; ++h)
+          arch::copy_async_and_fill<4>(arch::shared_address(&to[h][warp * warp_keys + of_warp]),
+                                       from == nullptr ? scale_data : from + h * strides.head, from == nullptr ? 0 : 4);
       }
     };
-    if (p.k_scales) copy(s.scales.k[stage], scales.k);
-    if (p.v_scales) copy(s.scales.v[stage], scales.v);
+    if (p.k_scales) copy(s.scales.k[stage], scales.k.data(), p.k_strides);
+    if (p.v_scales) copy(s.scales.v[stage], scales.v.data(), p.v_strides);
     if (p.copies == key_copies::boxes) s.k.full[stage].arrive_after_copies();
     if (p.copies == key_copies::elements) arch::copy_async_commit(), arch::copy_async_wait<0>();
   }

@@ -31,6 +31,7 @@ struct few_rows_scaling {
   shared_storage& s;
   const int lane, group, warp, first_key;  // of the score warp: its rank in the group, its first key of a leaf
   uint32 exponent[Types::rows / 8] = {};   // of the factors of this lane's rows of O, if values have several scales
+  bool second[Types::rows / 8] = {};       // whether a row of this lane has the second head of a pair
 
   /// Whether P is multiplied by scales.
   GIWA_DEVICE bool has_weights() const { return p.v_scales; }
@@ -94,16 +95,20 @@ struct few_rows_scaling {
     GIWA_UNROLL
     for (int w = 0; w < Types::scores_in_use; ++w) hidden |= s.scales.hidden[buffer][w];
     if (hidden != 0) return false;
-    float largest = 0;
     GIWA_UNROLL
-    for (int key = 0; key < Types::leaf_keys; key += 32) {
-      const float scale = s.scales.v[stage][key + lane];
-      largest = larger_of(largest, is_nonfinite(scale) ? 0.f : arch::magnitude(scale));
+    for (int h = 0; h < Types::heads; ++h) {
+      float largest = 0;
+      GIWA_UNROLL
+      for (int key = 0; key < Types::leaf_keys; key += 32) {
+        const float scale = s.scales.v[stage][h][key + lane];
+        largest = larger_of(largest, is_nonfinite(scale) ? 0.f : arch::magnitude(scale));
+      }
+      for (int distance = 16; distance > 0; distance /= 2)
+        largest = larger_of(largest, block.shuffle_xor(largest, distance));
+      GIWA_UNROLL
+      for (int r = 0; r < Types::rows / 8; ++r)
+        if (h == head_of(r)) exponent[r] = exponent_of(largest, 1, 253);
     }
-    for (int distance = 16; distance > 0; distance /= 2)
-      largest = larger_of(largest, block.shuffle_xor(largest, distance));
-    GIWA_UNROLL
-    for (uint32& e : exponent) e = exponent_of(largest, 1, 253);
     return true;
   }
 
@@ -116,7 +121,7 @@ struct few_rows_scaling {
     for (int r = 0; r < map::rows; ++r) largest[r] = 0;
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
-      const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
+      const float scale = s.scales.v[stage][head_of(map::slot(i))][first_key + map::column(lane, i)];
       const bool counts = scores.value[i] != -infinity_of<float> && !is_nonfinite(scale);
       largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? arch::magnitude(scale) : 0.f);
     }
@@ -154,7 +159,7 @@ struct few_rows_scaling {
     using map = typename Scores::map;
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
-      const float scale = s.scales.v[stage][first_key + map::column(lane, i)];
+      const float scale = s.scales.v[stage][head_of(map::slot(i))][first_key + map::column(lane, i)];
       const float weight = weights.value[i], scaled = weight * (scale * power_of_two(254 - exponent[map::slot(i)]));
       // A finite scale that no row's largest counts may overflow here: its weight is 0.
       const bool counts = is_nonfinite(scale) ? sees(i) : weight != 0;
@@ -168,13 +173,16 @@ struct few_rows_scaling {
   }
 
  private:
+  /// Which head of a tile's keys the row of a slot has.
+  GIWA_DEVICE int head_of([[maybe_unused]] int slot) const { return Types::heads == 2 && second[slot] ? 1 : 0; }
   /// Calls f(i, scale) for each register of a tile of scores, with the scale of its key. Registers 2 n and 2 n + 1 are of
   /// neighbouring keys.
   template <class Map, class F>
-  GIWA_DEVICE void for_each_scale(const float (&scales)[Types::leaf_keys], const F& f) const {
+  GIWA_DEVICE void for_each_scale(const float (&scales)[Types::heads][Types::leaf_keys], const F& f) const {
     GIWA_UNROLL
     for (int i = 0; i < Map::registers; i += 2) {
-      const float2 two = *reinterpret_cast<const float2*>(&scales[first_key + Map::column(lane, i)]);
+      const float2 two =
+          *reinterpret_cast<const float2*>(&scales[head_of(Map::slot(i))][first_key + Map::column(lane, i)]);
       f(i, two.x), f(i + 1, two.y);
     }
   }

@@ -31,7 +31,6 @@ struct few_rows_scores {
   const int lane, group, warp;  // the rank in the group
   const score_steps<Mask, Score> steps;
   few_rows_scaling<Types, Block> scaling;  // of 8-bit caches
-  bool second[map::rows] = {};             // whether a row of this lane has the second head of a pair
 
   GIWA_DEVICE few_rows_scores(const Block& b, const params& parameters, shared_storage& storage, int w)
       : block(b),
@@ -53,7 +52,7 @@ struct few_rows_scores {
       if constexpr (Types::heads == 2) {
         GIWA_UNROLL
         for (int r = 0; r < map::rows; ++r)
-          second[r] = map::row(lane, r) < rows.rows && pairs_of_heads::head_of(rows, map::row(lane, r)) != 0;
+          scaling.second[r] = map::row(lane, r) < rows.rows && pairs_of_heads::head_of(rows, map::row(lane, r)) != 0;
       }
       typename Types::visible_leaves leaves;
       for (int leaf = work.begin; leaf < work.end; ++leaf) {
@@ -117,7 +116,7 @@ struct few_rows_scores {
           multiply_head(of_second, stage, 1);
           GIWA_UNROLL
           for (int i = 0; i < scores.registers; ++i)
-            if (second[map::slot(i)]) scores.value[i] = of_second.value[i];
+            if (scaling.second[map::slot(i)]) scores.value[i] = of_second.value[i];
         }
         scaling.scale_scores(scores, stage);
       } else {

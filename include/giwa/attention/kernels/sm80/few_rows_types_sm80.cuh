@@ -89,17 +89,26 @@ GIWA_DEVICE void multiply_rows(register_tile<float, Map>& sums, const Multiply& 
   }
 }
 
+/// The strides of scales, 0 along a dimension that all share.
+struct scale_strides {
+  int64 element = 0, row = 0, head = 0;
+  GIWA_HOST_DEVICE static constexpr scale_strides of(const tensor_view<const float, 3>& scales) {
+    const auto stride = [&](int d) { return scales.extent(d) == 1 ? 0 : scales.stride(d); };
+    return {stride(0), stride(1), stride(2)};
+  }
+};
+
 /// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
-template <bool Exists, int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
+template <bool Exists, int Rows, int Heads, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
-  alignas(8) float k[Stages][LeafKeys], v[Stages][LeafKeys];  // with the ring of keys
+  alignas(8) float k[Stages][Heads][LeafKeys], v[Stages][Heads][LeafKeys];  // with the ring of keys
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
   int hidden[2][ScoreWarps];                       // a row does not see some of these keys
 };
-template <int Rows, int Stages, int LeafKeys, int ScoreWarps, int Groups>
-struct few_rows_scales<false, Rows, Stages, LeafKeys, ScoreWarps, Groups> {};
+template <int Rows, int Heads, int Stages, int LeafKeys, int ScoreWarps, int Groups>
+struct few_rows_scales<false, Rows, Heads, Stages, LeafKeys, ScoreWarps, Groups> {};
 
 /// T: elements of q. Element: of the cache, T or of 8 bits.
 template <class T, class Element, class O, class Policy, class Mask, class Score>
@@ -185,7 +194,7 @@ struct few_rows_types {
     int has_nonfinite[2];
     split_search search;
     work_tile_queue queue;
-    few_rows_scales<converts, rows, stages, leaf_keys, score_warps, most_groups> scales;
+    few_rows_scales<converts, rows, heads, stages, leaf_keys, score_warps, most_groups> scales;
   };
   struct params {
     split_params<call_params> splits;
@@ -196,6 +205,7 @@ struct few_rows_types {
     bool keys_once;           // each key is read by one tile of rows, and need not stay in the L2 cache
     bool k_scales, v_scales;  // the keys or values of a sequence and a head have several scales
     tensor_map k, v;          // (element of the cache, head, row, head size)
+    scale_strides k_strides, v_strides;
   };
 };
 

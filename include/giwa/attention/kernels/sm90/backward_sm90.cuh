@@ -37,7 +37,7 @@ struct sm90_backward_op {
     using block_type = stdlib::remove_const_t<decltype(block)>;
     types::initialize(block, s);
     if (p.waits_first) arch::wait_for_previous_kernel();
-    arch::launch_dependents();
+    arch::launch_dependents();  // after the wait: dq_of_sums_op reads words that the kernel before this one resets
     block.sync();
     if (block.warp() < 4) {
       arch::release_registers<policy::producer_registers>();

@@ -34,7 +34,7 @@ struct sm90_nan_scrubber {
   GIWA_DEVICE static void scrub(const Block& block, typename Types::shared_storage& s, int part, int stage,
                                 typename Types::v_tile& tile, typename Types::v_note& note) {
     if (block.any(has_nonfinite<Types::scrubbers>(block.lane() + 32 * part, tile))) {
-      scrub_nonfinite(one_warp<Block>(block), tile, note.has_nonfinite);
+      scrub_nonfinite(one_warp<Block>(block), tile, note.has_nonfinite, note.keys());
       arch::fence_async_proxy();
     }
     block.sync_warp();

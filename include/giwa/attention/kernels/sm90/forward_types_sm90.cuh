@@ -125,6 +125,7 @@ struct sm90_types {
     bool needs_scrub;   // it holds rows that some query does not see
     bool end;           // no tile: the stream of tiles ends here
     int has_nonfinite;  // NaNs and infinities scrubbed; valid once the scrubbers have arrived
+    GIWA_DEVICE static constexpr int keys() { return block_n; }
   };
   struct q_and_o {
     q_tile q;

@@ -82,7 +82,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
   GIWA_DEVICE void attend(const few_rows_work_tile& work, const packed_rows& rows, int leaf) {
     softmax.reset();
     o.fill(0);
-    latent_wide_walk<Types, Block> tiles(block, call, rows, leaf);
+    latent_wide_walk<Types, Block> tiles(block, p, rows, leaf);
     const auto take = [&](bool scores_it = false) {
       leaf_tile at{tiles.tile, tiles.visible, turn++, {}};
       if (scores_it) at.list.read(block, call, rows, at.first_key());
@@ -92,7 +92,7 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     if (index == 0 && tiles.exists()) {
       const leaf_tile own = take(true);
       multiply_scores(own);
-      add_own<false>(work, rows, own, own, false);
+      add_own(work, rows, own);
     }
     while (tiles.exists()) {
       const leaf_tile other = take();
@@ -104,10 +104,11 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
         break;
       }
       const leaf_tile own = take(true);
-      multiply_scores(own);
       const bool is_strange = take_weights();
       multiply_values(other);
-      add_own<true>(work, rows, own, other, is_strange);
+      multiply_scores(own);
+      release_values(work, rows, other, is_strange);
+      add_own(work, rows, own);
     }
   }
 
@@ -148,10 +149,8 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     if (is_strange) this->add_nonfinite(work, rows, at.tile);
   }
 
-  /// P of this warpgroup's tile, whose S is complete, and O += P V. Before that, O += P V of the other's tile ends, if there is one.
-  template <bool HasOther>
-  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at,
-                           const leaf_tile& other, bool other_is_strange) {
+  /// P of this warpgroup's tile, whose S is complete, and O += P V.
+  GIWA_DEVICE void add_own(const few_rows_work_tile& work, const packed_rows& rows, const leaf_tile& at) {
     at.list.apply(block, thread, steps, scores, rows, at.visible, rows_are_packed{at.first_key()});
     const bool is_strange = Types::scrubs && at.visible == tile_keep::some && this->scrub(rows, at.tile, at.stage());
     float largest[row_slots], sum[row_slots];
@@ -159,10 +158,6 @@ struct latent_wide_consumer : latent_wide_output<Types, Mask, Score, Block> {
     for (int r = 0; r < row_slots; ++r) largest[r] = softmax.m[r];
     reduce_rows_of_thread(scores, largest, larger{});
     const bool raises = block.any(softmax.exceeds_slack(largest));
-    if constexpr (HasOther) {
-      arch::wgmma_wait<0>();
-      release_values(work, rows, other, other_is_strange);
-    }
     if (raises) {
       reduce_over_lanes<score_map>(block, largest, larger{});
       raise(largest);

@@ -59,7 +59,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     const packed_rows rows = rows_of(p.splits.call, work, p.splits.group, Types::rows);
     if constexpr (Types::has_boxes) {
       for (int leaf = work.begin; leaf < work.end; ++leaf)
-        for (latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf); tiles.exists(); tiles.next())
+        for (latent_wide_walk<Types, Block> tiles(block, p, rows, leaf); tiles.exists(); tiles.next())
           load_tile(look_up(work, tiles.tile), true, turn++);
     } else {
       load_tiles_ahead(work, rows, turn);
@@ -69,7 +69,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   /// it.
   GIWA_DEVICE void load_tiles_ahead(const few_rows_work_tile& work, const packed_rows& rows, uint32& turn) {
     int leaf = work.begin;
-    latent_wide_walk<Types, Block> tiles(block, p.splits.call, rows, leaf);
+    latent_wide_walk<Types, Block> tiles(block, p, rows, leaf);
     const auto next_source = [&] {
       while (!tiles.exists() && ++leaf < work.end) tiles.enter(leaf);
       return tiles.exists() ? look_up(work, tiles.tile) : leaf_source{};

@@ -11,7 +11,7 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A block computes one split (splits.hpp), whose leaves are those of latent_wide_leaf_keys.
+/// A block computes one split (splits.hpp), whose leaves are those of latent_wide_leaf().
 template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct latent_wide_op {
   using types = latent_wide_types<T, Element, O, Policy, Mask, Score>;

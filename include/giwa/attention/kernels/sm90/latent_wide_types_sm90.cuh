@@ -36,7 +36,6 @@ struct latent_wide_types {
   static constexpr int rows = Policy::rows, stages = Policy::stages;
   static constexpr int leaf_keys = 64;  // of a tile, which few_rows_copies calls a leaf
   using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
-  static constexpr int leaf_tiles = latent_wide_leaf_keys / leaf_keys;
   static constexpr int columns = Policy::head_size_v, half = columns / 2;  // half: columns of a warpgroup
   static_assert(rows == 64 && Policy::head_size == latent_head_size && columns == latent_head_size_v);
 
@@ -96,17 +95,18 @@ struct latent_wide_walk {
   const Block& block;
   const typename Types::call_params& call;
   const packed_rows& rows;
+  const int leaf_tiles;
   int tile, end;
   tile_keep visible = tile_keep::none;
   [[no_unique_address]] typename Types::visible_leaves leaves{};
 
-  GIWA_DEVICE latent_wide_walk(const Block& b, const typename Types::call_params& c, const packed_rows& r, int leaf)
-      : block(b), call(c), rows(r) {
+  GIWA_DEVICE latent_wide_walk(const Block& b, const typename Types::params& p, const packed_rows& r, int leaf)
+      : block(b), call(p.splits.call), rows(r), leaf_tiles(p.splits.leaf_keys / Types::leaf_keys) {
     enter(leaf);
   }
   GIWA_DEVICE void enter(int leaf) {
-    tile = leaf * Types::leaf_tiles - 1, end = ceil_div(rows.keys, Types::leaf_keys);
-    if (end > tile + 1 + Types::leaf_tiles) end = tile + 1 + Types::leaf_tiles;
+    tile = leaf * leaf_tiles - 1, end = ceil_div(rows.keys, Types::leaf_keys);
+    if (end > tile + 1 + leaf_tiles) end = tile + 1 + leaf_tiles;
     next();
   }
   GIWA_DEVICE bool exists() const { return tile < end; }

@@ -213,7 +213,7 @@ struct many_rows_copier {
     auto scrubber = s.v.consumer(block);
     uint32 fills = 0;  // of stages of V
     int tile_before = 0;
-    bool scrubs_before = false;
+    int scrubs_before = 0;
     for (uint32 turn = 0;; ++turn) {
       const tile_to_copy& t = s.tiles_to_copy.tile[turn % most_noted];
       s.tiles_to_copy.made[turn % most_noted].wait(turn / most_noted & 1);

@@ -17,7 +17,7 @@ class many_rows_keys {
       : p_(p), s_(s), work_(work), is_paged_(p.call.views.is_paged()) {}
 
   /// Has the other warps copy tile n.
-  GIWA_DEVICE void look_up(int n, int next, bool needs_scrub) {
+  GIWA_DEVICE void look_up(int n, int next, int needs_scrub) {
     if (!is_paged_) return;
     const cached_sequence& sequence = work_.head.get().sequence;
     many_rows_copier<Types>::note(

@@ -23,7 +23,7 @@ template <class T, class O, class Policy, class Mask, class Score>
 struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
   using base = sm90_types<T, O, Policy, Mask, Score>;
   using base::block_n, base::consumers, base::multicasts, base::queue_depth, base::stages;
-  using typename base::consumer_note, typename base::k_note, typename base::v_note;
+  using typename base::consumer_note, typename base::k_note;
   using typename base::k_tile, typename base::q_tile, typename base::v_tile;
   using call_params = cached_params<T, T, O, Mask, Score>;
   using output = O;
@@ -61,8 +61,15 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     const int* pages;  // of the sequence
     int keys, kv_head;
     int tile, next;     // tile -1: none, and none will follow
-    bool needs_scrub;   // its values
+    int needs_scrub;    // of its values, as v_note has it
     bool begins, last;  // the first tile of a work tile, the last
+  };
+  /// The producer's notes on a V tile.
+  struct v_note {
+    int needs_scrub;  // the keys that it has, if it holds rows that some query does not see or that are past the end; else 0
+    bool end;         // no tile: the stream of tiles ends here
+    int has_nonfinite;  // NaNs and infinities of keys scrubbed; valid once the scrubbers have arrived
+    GIWA_DEVICE int keys() const { return needs_scrub; }
   };
   // When the loader notes a tile, the keys of the third before it have been copied.
   static constexpr int most_noted = 4;
@@ -136,9 +143,9 @@ struct many_rows_types : sm90_types<T, O, Policy, Mask, Score> {
     }
   }
 
-  /// Whether a V tile holds rows that some query does not see, or that are past the end of the sequence.
-  GIWA_DEVICE static bool needs_scrub(const params&, const tiles_of_keys& list, int n, tile_keep visible_by_mask) {
-    return list.with_end(visible_by_mask, n) == tile_keep::some;
+  /// v_note::needs_scrub of a V tile.
+  GIWA_DEVICE static int needs_scrub(const params&, const tiles_of_keys& list, int n, tile_keep visible_by_mask) {
+    return list.with_end(visible_by_mask, n) == tile_keep::some ? list.rows_of(n) : 0;
   }
 };
 
