@@ -163,8 +163,8 @@ set(GIWA_HEADERS
   D giwa/attention/split_fp16/split_pass.cuh
   D giwa/attention/split_fp16/rows_pass.cuh
   P giwa/attention/problem/problem.hpp
-  P giwa/attention/problem/block_map.hpp
   P giwa/attention/problem/data_masks.hpp
+  P giwa/attention/problem/block_map.hpp
   P giwa/attention/problem/views.hpp
   P giwa/attention/quantize/codes.hpp
   P giwa/attention/quantize/groups.hpp

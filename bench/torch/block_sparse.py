@@ -8,7 +8,8 @@ other before anything is timed. TFLOP/s are those of visible blocks. A ratio to 
 1 means that a call takes the dense time times the density. A figure is the median of the rounds, a ratio the median of the rounds'
 ratios. Cases of maps time make_block_map in CUDA graphs; a map of booleans is compared with a sum that reads them. Cases vsa/ are
 lists of 64 x 64 blocks as in video models, in bf16, where the tokens of a head are contiguous: with --flashinfer compared with the
-Hopper kernel of FlashInfer's VariableBlockSparseAttentionWrapper (0.7.4), whose plan on the CPU is not timed.
+Hopper kernel of FlashInfer's VariableBlockSparseAttentionWrapper (0.7.4), whose plan on the CPU is not timed. --cudnn: with
+block_sparse_attention of nvidia-cudnn-frontend 1.32, forward in all cases of attention; it needs nvidia-cutlass-dsl.
 """
 import argparse
 import ctypes
@@ -17,6 +18,7 @@ import re
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -139,8 +141,9 @@ class Point:
                 compare(case, o[0, at, h], (((q @ k.T) * SIZE ** -0.5).softmax(-1) @ v).to(o.dtype))
 
 
-def flex_sides(point):
-    flex = torch.compile(flex_attention, dynamic=False)
+def flex_sides(point, backend):
+    """Forward and backward of FlexAttention by Triton, or FLASH: by FlashAttention-4, where it is installed."""
+    flex = partial(torch.compile(flex_attention, dynamic=False), kernel_options={"BACKEND": backend})
     mask = point.block_mask()
     q, k, v = (point.tensors[x].transpose(1, 2).contiguous().requires_grad_() for x in "qkv")
     dout = point.tensors["dout"].transpose(1, 2).contiguous()
@@ -150,6 +153,19 @@ def flex_sides(point):
         with torch.no_grad():
             return flex(q, k, v, block_mask=mask).transpose(1, 2)
     return forward, lambda: tuple(x.transpose(1, 2) for x in torch.autograd.grad(o, (q, k, v), dout, retain_graph=True))
+
+
+def cudnn_side(point):
+    """The kernel for Hopper of cuDNN's frontend, with the lists of the point. Its tensors are those of the point as they lie."""
+    forward = importlib.import_module("cudnn.block_sparse_attention.api").block_sparse_attention_forward
+    heads_first = point.call.heads_first != 0
+    q, k, v = (point.tensors[x].transpose(1, 2) if heads_first else point.tensors[x] for x in "qkv")
+    indices = point.indices[None].sort(-1).values.contiguous()
+
+    def run():
+        o = forward(q, k, v, indices, point.count, sparse_block_size=point.block, layout="bhsd" if heads_first else "bshd").o_tensor
+        return o.transpose(1, 2) if heads_first else o
+    return run
 
 
 def seconds_of(run, calls):
@@ -204,7 +220,7 @@ def rows_of(case, spent, work, unit, scale_of={}):
             yield report_rows.row("block_sparse", case, name, us=us, **value, **more)
 
 
-def attention_rows(library, sizes, rounds, flex):
+def attention_rows(library, sizes, rounds, flex, cudnn):
     tokens, heads, block, blocks = sizes
     case, count = case_of(*sizes)
     point = Point(library, tokens, heads, block, count)
@@ -216,11 +232,14 @@ def attention_rows(library, sizes, rounds, flex):
     point.run("giwa_sparse_backward")
     torch.cuda.synchronize()
     point.check(case)
-    if flex:
-        forwards["flex"], backwards["flex"] = flex_sides(point)
-        compare(case, point.tensors["o"], forwards["flex"]())
-        for name, gradient in zip(("dq", "dk", "dv"), backwards["flex"]()):
-            compare(f"{case} {name}", point.tensors[name], gradient)
+    for name, backend in flex:
+        forwards[name], backwards[name] = flex_sides(point, backend)
+        compare(case, point.tensors["o"], forwards[name]())
+        for tensor, gradient in zip(("dq", "dk", "dv"), backwards[name]()):
+            compare(f"{case} {tensor}", point.tensors[tensor], gradient)
+    if cudnn:
+        forwards["cudnn"] = cudnn_side(point)
+        compare(case, point.tensors["o"], forwards["cudnn"]())
     scale = {"giwa_dense": density}
     calls = calls_of(forwards["giwa"])
     yield from rows_of(f"{case}/forward", alternate(forwards, rounds, calls), point.flops(), "TFLOP/s", scale)
@@ -238,7 +257,7 @@ def flashinfer_side(point, o):
     return lambda: plan.run(q, k, v, out=o)
 
 
-def vsa_rows(library, tokens, heads, count, common, rounds, flashinfer):
+def vsa_rows(library, tokens, heads, count, common, rounds, flashinfer, cudnn):
     case = f"vsa/bf16/D{SIZE}/1x{heads}x{tokens}/{count}_{common}"
     point = Point(library, tokens, heads, 64, count, grads=False, dtype=torch.bfloat16, heads_first=True)
     point.draw(common)
@@ -252,6 +271,9 @@ def vsa_rows(library, tokens, heads, count, common, rounds, flashinfer):
         sides["flashinfer"] = flashinfer_side(point, o)
         sides["flashinfer"]()
         compare(case, point.tensors["o"], o.view(1, heads, tokens, SIZE).transpose(1, 2))
+    if cudnn:
+        sides["cudnn"] = cudnn_side(point)
+        compare(case, point.tensors["o"], sides["cudnn"]())
     yield from rows_of(case, alternate(sides, rounds, calls_of(sides["giwa"])), point.flops(), "TFLOP/s")
 
 
@@ -277,6 +299,8 @@ def main():
     parser.add_argument("--only", default="", help="regular expression: which cases, as 'maps/' or '/0.1'")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--flex", action="store_true", help="FlexAttention takes part in some cases; it compiles for each")
+    parser.add_argument("--flash", action="store_true", help="with --flex: FlexAttention by FlashAttention-4 too")
+    parser.add_argument("--cudnn", action="store_true", help="cuDNN's block-sparse kernel takes part; it compiles for each block size")
     parser.add_argument("--flashinfer", action="store_true", help="FlashInfer takes part in the cases vsa/")
     parser.add_argument("--library", dest="entries", default="", metavar="giwa=PATH", help="built from block_sparse_entries.cu")
     parser.add_argument("--architecture", default="", help="what to build for, as 90a or 80; default: the GPU's")
@@ -284,9 +308,10 @@ def main():
     library = ctypes.CDLL(str(arguments.entries.split("=", 1)[-1] or gpu_library(arguments.architecture)))
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.rounds} rounds; how many times as fast giwa is, and of "
           "density times dense speed")
-    cases = [(case_of(*p)[0], attention_rows, (p, arguments.rounds, arguments.flex and p[2] == 128 and (p[0], p[3]) in WITH_FLEX))
+    flex = (("flex", "TRITON"), ("flex_flash", "FLASH"))[:arguments.flex + arguments.flash]
+    cases = [(case_of(*p)[0], attention_rows, (p, arguments.rounds, flex if p[2] == 128 and (p[0], p[3]) in WITH_FLEX else (), arguments.cudnn))
              for p in POINTS]
-    cases += [(f"vsa/{p[0]}/{p[2]}_{p[3]}", vsa_rows, (*p, arguments.rounds, arguments.flashinfer)) for p in VSA]
+    cases += [(f"vsa/{p[0]}/{p[2]}_{p[3]}", vsa_rows, (*p, arguments.rounds, arguments.flashinfer, arguments.cudnn)) for p in VSA]
     cases += [(f"maps/{m[0]}/blocks_{m[3]}", map_rows, (*m, arguments.rounds)) for m in MAPS]
     rows = []
     for case, measure, given in cases:

@@ -178,6 +178,31 @@ TEST_CASE("masks of blocks say of how many keys") {
   CHECK(keys(giwa::causal{}) == std::numeric_limits<int>::max());
 }
 
+TEST_CASE("the parts of a map hold what the map holds") {
+  for (const block_problem& p :
+       {block_problem{
+            .batch = 2, .heads = 3, .queries = 37, .keys = 90, .block_queries = 4, .block_keys = 8, .density = 0.04f},
+        block_problem{.queries = 8, .keys = 9, .block_queries = 1, .block_keys = 16, .density = 0.3f},
+        block_problem{.queries = 3, .keys = 5, .block_queries = 2, .block_keys = 1}, block_problem{}}) {
+    block_case c(p, 51);
+    REQUIRE(make_block_map(giwa::host, c.lists(), c.map).ok());
+    const giwa::visible_parts parts = parts_of(c.map);
+    CHECK(parts.check({}).ok());
+    giwa::uint64 right = 0;
+    for (int b = 0; b < p.batch; ++b)
+      for (int h = 0; h < p.heads; ++h)
+        for (int q = 0; q < p.queries; ++q)
+          for (int k = 0; k < p.keys; ++k)
+            if (giwa::block_sparse{c.map}(attention_coord{b, h, q, k, q}))
+              right |= giwa::uint64{1} << (8 * (q / parts.queries) + k / parts.keys);
+    CHECK(parts.bits == right);
+    int vague = 0;
+    if (p.queries < 10) CHECK(wrong_or_vague(parts, p.queries, p.keys, 0, vague) == 0);
+    CHECK(vague == 0);
+  }
+  CHECK(!giwa::visible_parts{1, 0, 1}.check({}).ok());
+}
+
 TEST_CASE("blocks past the map are not visible") {
   block_case c({.queries = 10, .keys = 10, .block_queries = 4, .block_keys = 4}, 1);
   REQUIRE(make_block_map(giwa::host, giwa::full{}, c.map).ok());

@@ -335,6 +335,9 @@ TEST_CASE("only what later ranks see is sent") {
   const std::vector<float> biases(tokens * tokens, 0.5f);
   const giwa::bias score(giwa::tensor_view<const float, 4>(biases.data(), {1, 1, tokens, tokens}));
   CHECK(sent(every_third{}, score, slicing::contiguous) == 3 * tokens);  // only the kernels know it
+  // Rank 0 sees keys of rank 2, and rank 3 those of rank 1: two steps each.
+  const giwa::visible_parts parts{0xcccc'3030'0c0c'3333ull, tokens / 8, tokens / 8};
+  CHECK(sent(every_third{} & parts, score, slicing::contiguous) == tokens);
 }
 
 TEST_CASE("each rule of a call on a ring is asked") {

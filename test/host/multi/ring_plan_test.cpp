@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Slices, masks on slices and the plan of a ring: laws over all ranks, rows and tiles of small sequences.
+#include <giwa/attention/problem/data_masks.hpp>
 #include <giwa/multi/ring_plan.hpp>
 
 #include <vector>
@@ -142,22 +143,6 @@ struct known_window {
   }
 };
 
-/// Which eighths of the tokens see which, by value: a mask beside one whose data is in the memory of a GPU.
-struct known_parts {
-  uint64_t bits;
-  int tokens;
-  static constexpr bool any_range = true, any_head = true;
-  static constexpr bool known_on_host() { return true; }
-  bool sees(int i, int j) const { return (bits >> (8 * i + j) & 1) != 0; }
-  bool operator()(giwa::attention_coord c) const { return sees(c.query / tokens, c.key / tokens); }
-  tile_keep classify(const giwa::score_tile& t) const {
-    bool some = false, all = true;
-    for (int i = t.first_query / tokens; i <= t.last_query / tokens; ++i)
-      for (int j = t.first_key / tokens; j <= t.last_key / tokens; ++j) some |= sees(i, j), all &= sees(i, j);
-    return all ? tile_keep::all : some ? tile_keep::some : tile_keep::none;
-  }
-};
-
 /// Masks that the host may ask, but not about a whole slice, or not about all heads at once.
 struct known_by_tile {
   static constexpr bool any_head = true;
@@ -211,7 +196,9 @@ TEST_CASE("masks on slices keep what they keep of the whole sequence") {
   CHECK_MASK(said_causal{} & keys_ahead{2}, true);
   CHECK_MASK(known_window{}, true);
   CHECK_MASK(known_window{}, true, 2);
-  CHECK_MASK(checkered{} & (known_parts{0x8040'2011'0905'0301ull, 8}), false);
+  CHECK_MASK((visible_parts{0x8040'2011'0905'0301ull, 8, 8}), false);
+  CHECK_MASK(checkered{} & (visible_parts{0x8040'2011'0905'0301ull, 8, 8}), false);
+  CHECK_MASK(checkered{} & (visible_parts{0x8040'2011'0905'0301ull, 1, 3}), false);
 }
 
 TEST_CASE("zigzag slices give all ranks of a causal ring the same work") {

@@ -43,7 +43,7 @@ struct warp_team {
 
 template <class Source, class Step>
 struct block_map_op {
-  static constexpr int max_threads = 256, min_blocks = 2;
+  static constexpr int max_threads = 256, min_blocks = 3;
   static constexpr bool params_go_as_bytes = goes_as_bytes<Source>;
   using params = block_map_params<Source>;
   using shared_storage = no_shared_storage;

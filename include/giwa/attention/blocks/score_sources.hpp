@@ -45,6 +45,8 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
     const int64 row_step = visible.stride(2), step = visible.stride(3);
     const bool in_vectors = step == 1 && map.block_keys % width == 0 && row_step % width == 0 &&
                             reinterpret_cast<uint64>(of_head) % width == 0;
+    if constexpr (Team::lanes > 1)
+      if (map.block_keys < strip) return of_strips(team, map, of_head, row_step, step, in_vectors, at);
     int shift = 0;  // a row of a block has 1 << shift vectors
     while (width << shift < map.block_keys) ++shift;
     return bits_of_blocks(map, at, [&](const score_tile& t) {
@@ -76,8 +78,51 @@ struct block_source<tensor_view<const bool, 4>> : block_source_base {
   }
 
  private:
+  /// The bits of blocks of fewer keys than a strip, which is read at once: all vectors of a lane are in one block, and its bits are joined
+  /// with those of the others once, for all 32 blocks.
+  template <class Team>
+  GIWA_HOST_DEVICE static block_bits of_strips(const Team& team, const block_map& map, const bool* of_head,
+                                               int64 row_step, int64 step, bool in_vectors, const block_place& at) {
+    const int size = map.block_keys, wide = size < strip / 32 ? 32 * size : strip, in_row = strip / width;
+    const int query = at.row * map.block_queries, left = map.queries - query,
+              rows = left < map.block_queries ? left : map.block_queries;
+    const int row = team.lane() / in_row, vector_key = team.lane() % in_row * width, step_rows = Team::lanes / in_row;
+    const int64 begin = int64{32} * at.word * size, all = begin + int64{32} * size,
+                end = all < map.keys ? all : map.keys;
+    const auto bit_of = [&](int key) { return uint32{1} << (map.column_of(key) & 31); };
+    uint32 found = 0, missing = 0;  // of this lane, a bit for each block
+    for (int64 key = begin; key < end; key += wide) {
+      const int first_key = static_cast<int>(key), keys = map.keys - first_key < wide ? map.keys - first_key : wide;
+      const bool* const first = of_head + (query * row_step + key * step);
+      if (in_vectors && keys % width == 0) {
+        if (vector_key >= keys) continue;
+        uint64 any = 0, zeros = 0;
+        const bool* from = first + (row * row_step + vector_key);
+        for (int r = row; r < rows; r += at_once * step_rows, from += at_once * step_rows * row_step) {
+          vector x[unsigned{at_once}];
+          GIWA_UNROLL
+          for (int k = 0; k < at_once; ++k)  // past the rows the first one again
+            x[k] = load_vector<vector>(from + (r + k * step_rows < rows ? k * step_rows * row_step : 0));
+          GIWA_UNROLL
+          for (int k = 0; k < at_once; ++k)
+            for (int j = 0; j < 2; ++j) any |= x[k].bytes[j], zeros |= zero_bytes(x[k].bytes[j]);
+        }
+        const uint32 own = row < rows ? bit_of(first_key + vector_key) : 0;
+        found |= any != 0 ? own : 0, missing |= zeros != 0 ? own : 0;
+      } else {
+        for (int64 i = team.lane(); i < int64{rows} * keys; i += Team::lanes) {
+          const int of_row = static_cast<int>(i % keys);
+          (first[i / keys * row_step + of_row * step] ? found : missing) |= bit_of(first_key + of_row);
+        }
+      }
+    }
+    found = team.any_bits(found), missing = team.any_bits(missing);
+    return {found, found & ~missing};
+  }
+
   static constexpr int width = 16;
   static constexpr int at_once = 8;  // loads of a lane
+  static constexpr int strip = 128;  // keys
   struct alignas(width) vector {
     uint64 bytes[2];
   };

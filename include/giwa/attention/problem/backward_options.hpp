@@ -174,9 +174,9 @@ struct backward_workspace {
   int* counters;          // of the work tiles that are claimed in each launch
   float* parameter_sums;  // (batch, heads, rows of q, parameters of the score modifier)
   float* dq;              // (heads, tiles of dq_parts, parts of a tile, 64 x 64), or null
-  int* added;             // of each part: 1 + the last tile of keys that has been added; in any order, 1 + the first
-  int64 tiles;            // of dq_parts, of a head
-  bool any_order;         // the tiles of keys after the first are added as they come
+  int* added;      // of each part: 1 + the last tile of keys that has been added; in any order, 1 + the first or 1
+  int64 tiles;     // of dq_parts, of a head
+  bool any_order;  // the tiles of keys after the first are added as they come
   shared_key_sums of_keys;
 
   GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,

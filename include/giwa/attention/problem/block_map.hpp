@@ -3,6 +3,7 @@
 #ifndef GIWA_ATTENTION_PROBLEM_BLOCK_MAP_HPP
 #define GIWA_ATTENTION_PROBLEM_BLOCK_MAP_HPP
 
+#include <giwa/attention/problem/data_masks.hpp>
 #include <giwa/attention/problem/masks.hpp>
 #include <giwa/attention/problem/problem.hpp>
 
@@ -202,6 +203,23 @@ struct block_map {
     return {int64{w.visible_before} + popcount(w.visible & below), int64{w.full_before} + popcount(w.full & below)};
   }
 };
+
+/// Returns which eighths of the queries see which eighths of the keys in some sequence and head of a map whose words the host can read.
+GIWA_HOST_DEVICE inline visible_parts parts_of(const block_map& map) {
+  const auto eighth = [](int length) { return (length - 1) / 8 + 1; };
+  visible_parts parts{0, eighth(map.queries), eighth(map.keys)};
+  for (int64 matrix = 0; matrix < int64{map.batch} * map.heads; ++matrix)
+    for (int i = 0; i < 64; ++i) {
+      const int query = i / 8 * parts.queries, key = i % 8 * parts.keys;
+      if (query >= map.queries || key >= map.keys) continue;
+      const auto end = [](int from, int size, int length) { return (size < length - from ? from + size : length) - 1; };
+      const auto n = map.count(static_cast<int>(matrix / map.heads), static_cast<int>(matrix % map.heads),
+                               map.row_of(query), map.row_of(end(query, parts.queries, map.queries)) + 1,
+                               map.column_of(key), map.column_of(end(key, parts.keys, map.keys)) + 1);
+      if (n.visible > 0) parts.bits |= uint64{1} << i;
+    }
+  return parts;
+}
 
 /// Keeps the scores of the full blocks of a map, and of its other visible blocks what another mask keeps: the mask of
 /// FlexAttention's BlockMask. `block_sparse{map}` keeps visible blocks whole; `block_sparse{map} & causal{}` asks the other mask

@@ -120,6 +120,42 @@ struct block_lengths {
   GIWA_HOST_DEVICE int block_of(int key) const { return key >> popcount(static_cast<uint32>(block_keys) - 1); }
 };
 
+/// Which parts of the queries see which parts of the keys, at most eight of each, passed by value. The host knows it, so a ring sends no
+/// keys that a part hides: `block_sparse{map} & parts_of(copy)`, with a copy of the map in host memory.
+struct visible_parts {
+  uint64 bits;  ///< bit 8 i + j: part i of the queries sees part j of the keys
+  int queries;  ///< of a part, at least 1; the last part has the rest
+  int keys;     ///< of a part, at least 1; the last part has the rest
+
+  /// See attention_mask.
+  ///@{
+  static constexpr bool any_range = true;
+  static constexpr bool any_head = true;
+  GIWA_HOST_DEVICE static constexpr bool known_on_host() { return true; }
+  GIWA_HOST_DEVICE constexpr bool operator()(attention_coord c) const {
+    return (bits >> (8 * part(c.query, queries) + part(c.key, keys)) & 1) != 0;
+  }
+  GIWA_HOST_DEVICE constexpr tile_keep classify(const score_tile& t) const {
+    const int first = part(t.first_key, keys), last = part(t.last_key, keys);
+    const uint64 of_keys = ((uint64{2} << last) - 1) >> first << first;
+    bool any = false, all = true;
+    for (int i = part(t.first_query, queries); i <= part(t.last_query, queries); ++i) {
+      const uint64 seen = bits >> (8 * i) & of_keys;
+      any = any || seen != 0, all = all && seen == of_keys;
+    }
+    return detail::keep_of(all, any);
+  }
+  GIWA_HOST_DEVICE constexpr status check(const attention_sizes&) const {
+    const int least = queries < keys ? queries : keys;
+    if (least >= 1) return {};
+    return status::invalid("visible_parts", "a part must have queries and keys", bound::at_least, 1, least);
+  }
+  ///@}
+
+ private:
+  GIWA_HOST_DEVICE static constexpr int part(int at, int size) { return at / size < 7 ? at / size : 7; }
+};
+
 }  // namespace giwa::inline GIWA_ABI
 
 #endif

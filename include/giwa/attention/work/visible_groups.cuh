@@ -14,6 +14,13 @@ template <class List, int Parts, bool Descends = false>
 class visible_groups {
  public:
   GIWA_DEVICE visible_groups(const List& list, int first, int end) : list_(list), first_(first), end_(end) {}
+  /// The same walk, whose first answers, those of first_groups() in the same lane, another warp has asked for.
+  template <class Block>
+  GIWA_DEVICE visible_groups(const Block& block, const List& list, int first, int end, tile_bits of_lane)
+      : visible_groups(list, first, end) {
+    begin_section(block, of_lane);
+  }
+  GIWA_DEVICE tile_bits first_groups(int lane) const { return ask(size * lane); }
 
   /// Returns the next visible tile, or -1. At a new group each lane calls begin_group(tile) with its own tile, or -1 if nothing of that
   /// is visible.
@@ -22,9 +29,7 @@ class visible_groups {
     while (left_ == 0) {
       while (groups_ == 0) {
         if (section_ >= end_ - first_) return -1;
-        of_group_ = ask(section_ + size * block.lane());
-        groups_ = block.ballot(of_group_.visible != 0);
-        section_ += size * size;
+        begin_section(block, ask(section_ + size * block.lane()));
       }
       const int group = __ffs(static_cast<int>(groups_)) - 1;
       groups_ &= groups_ - 1;
@@ -66,6 +71,12 @@ class visible_groups {
 
   /// The tile at a place of the walk.
   GIWA_DEVICE int tile(int at) const { return Descends ? end_ - 1 - at : first_ + at; }
+  template <class Block>
+  GIWA_DEVICE void begin_section(const Block& block, tile_bits of_lane) {
+    of_group_ = of_lane;
+    groups_ = block.ballot(of_lane.visible != 0);
+    section_ += size * size;
+  }
   GIWA_DEVICE bool has_more_groups() const { return groups_ != 0 || section_ < end_ - first_; }
   /// What is visible of the group from a place on.
   GIWA_DEVICE tile_bits ask(int at) const {
@@ -109,20 +120,20 @@ class visible_groups {
   uint32 visible_of_[Parts], full_of_[Parts];  // tiles of the group that a part sees, and that it sees as a whole
 };
 
-/// Returns the last visible tile before n, or the first one, or -1 if there is none. Each thread may ask about another list: a warp
-/// answers 32 questions in the time of one.
+/// Returns the last visible tile before n, or -1 if there is none. Each thread may ask about another list: a warp answers 32 questions in
+/// the time of one.
 template <class List>
-GIWA_DEVICE int visible_before(const List& list, int n, bool first) {
+GIWA_DEVICE int visible_before(const List& list, int n) {
   for (int place = 0; place < n; place += 32) {
-    const int count = n - place < 32 ? n - place : 32, from = first ? place : n - place - count;
+    const int count = n - place < 32 ? n - place : 32, from = n - place - count;
     const tile_bits found = list.visible_from(from);
     for (uint32 left = found.visible & ~uint32{0} >> (32 - count); left != 0;) {
-      const int bit = first ? __ffs(static_cast<int>(left)) - 1 : 31 - __clz(static_cast<int>(left));
+      const int bit = 31 - __clz(static_cast<int>(left));
       if ((found.full >> bit & 1) != 0 || list.visible_by_mask(from + bit) != tile_keep::none) return from + bit;
       left &= ~(uint32{1} << bit);
     }
     // By runs of tiles that double, which take ten times as long as a step of 32 tiles.
-    if (List::any_range && !first && place >= 96) return list.previous(from);
+    if (List::any_range && place >= 96) return list.previous(from);
   }
   return -1;
 }

@@ -191,7 +191,8 @@ class sm90_dq_product {
 /// Adds the parts of one consumer to the sums in the workspace. One thread. Tiles of keys add to a part in ascending
 /// order, each after the one before it (dq_place::after), so that the sum has the same bits in every run. In any order each
 /// adds after the first, which stores, so that nothing has to be cleared. No block waits forever: a tile of keys is claimed
-/// after the one that it waits for, and a block takes what it has claimed in order.
+/// after the one that it waits for, and a block takes what it has claimed in order. Under a mask of blocks tiles of keys are at other
+/// queries at the same time, so in any order the part that is ready first stores.
 template <class Types>
 class sm90_dq_writer {
  public:
@@ -209,14 +210,27 @@ class sm90_dq_writer {
       if (at.part == Types::no_more_parts) break;
       const bool adds = at.part != Types::unused_part;
       const int64 number = adds ? at.part + consumer : 0;
-      if (adds && at.after != 0) await_added(w.added + number, at.after);
+      bool stores = at.after == 0;
+      const bool claims = claims_first && w.any_order && adds;
+      if (claims)
+        stores = arch::load_acquire(w.added + number) != stored;
+      else if (adds && at.after != 0)
+        await_added(w.added + number, at.after);
       s.dq_full[consumer][part.stage()].wait(part.phase());
+      if constexpr (claims_first)
+        if (claims && stores) {
+          // Only now: what has claimed a part stores it at once, without a wait.
+          stores = claim_first(w.added + number);
+          if (!stores) await_added(w.added + number, stored);
+        } else if (claims) {
+          arch::fence_async_proxy_global();
+        }
       if (adds) {
         float* const to = w.dq + number * Types::policy::dq_floats;
         const float* const from = s.dq.parts[consumer][part.stage()];
         const int bytes = 4 * (Types::is_long ? Types::columns : 64) *
                           dq_parts::columns_of(Types::head_size, Types::head_size_v, consumer);
-        if (at.after == 0)
+        if (stores)
           arch::store_bytes(to, from, bytes);
         else
           arch::add_floats(to, from, bytes);
@@ -224,15 +238,20 @@ class sm90_dq_writer {
         arch::wait_stores_read<0>();
       }
       s.dq_empty[consumer][part.stage()].arrive();
-      if (adds && (!w.any_order || at.after == 0)) {
+      if (adds && (!w.any_order || stores)) {
         arch::wait_stores<0>();
-        set_added(w.added + number, at.tile + 1);
+        set_added(w.added + number, claims ? stored : at.tile + 1);
       }
     }
     arch::wait_stores<0>();
   }
 
  private:
+  static constexpr bool claims_first = mask_traits<typename Types::mask>::has_blocks;
+  static constexpr int stored = 1, storing = -1;  // of a part, where the first one claims it
+
+  /// Whether this is the first claim.
+  GIWA_DEVICE static bool claim_first(int* added) { return atomicCAS(added, 0, storing) == 0; }
   GIWA_DEVICE static void await_added(const int* added, int tile) {
 #if defined(GIWA_RANDOM_DELAYS)
     arch::sleep_at_random();

@@ -88,8 +88,9 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       visible_groups<tiles_list, Types::groups, descends> tiles(list, first, end_of_part(work, list.count()));
       const auto find_before = [&](int n) {
         const key_tiles<typename Types::mask> keys(p.call.call.mask, h, n * columns, columns, Types::block_m);
-        if (Types::adds_dq && n >= 0)
-          before_of_lane = visible_before(keys, work.first / Types::block_m, p.call.workspace.any_order);
+        // In any order the part that is ready first is stored (sm90_dq_writer).
+        if (Types::adds_dq && n >= 0 && !p.call.workspace.any_order)
+          before_of_lane = visible_before(keys, work.first / Types::block_m);
       };
       for (int n; (n = tiles.next(block, find_before)) >= 0;) {
         tell_tiles(true);

@@ -221,7 +221,8 @@ struct sm90_loader {
                                       uint32 turn, KStages& k, V& v) {
     const tiles_of_keys& list = work.keys.get();
     KeySource source(p, s, work);
-    visible_groups<tiles_of_keys, consumers> tiles(list, work.first_tile, work.end_tile);
+    visible_groups<tiles_of_keys, consumers> tiles(block, list, work.first_tile, work.end_tile,
+                                                   s.groups.of_lane[block.lane()].get());
     int before = -1, n = -1;  // the tile whose V is not yet loaded, and the one after it
     bool scrubs_before = false, scrubs = false, notified = false;
     uint32 flags[consumers];  // of the consumers' notes

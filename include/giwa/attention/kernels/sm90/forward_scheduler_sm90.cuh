@@ -5,6 +5,7 @@
 
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
+#include <giwa/attention/work/visible_groups.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -34,13 +35,16 @@ struct work_claims {
 
 /// Puts work tiles into the block's queue: a static share, or those that it pulls from a shared counter. It runs one
 /// work tile ahead of the loader, because it computes divisions. It claims the next work tile only when the loader
-/// nears the end of the current one: an early claim keeps work from other blocks.
+/// nears the end of the current one: an early claim keeps work from other blocks. One thread; with a mask of blocks a warp, whose lanes
+/// all do the same, and ask the mask about the first groups of tiles, each about its own: the loader's first question would
+/// keep it from loading the queries.
 template <class Types>
 struct sm90_tile_scheduler {
   using params = typename Types::params;
   using shared_storage = typename Types::shared_storage;
   using work_tile = typename Types::work_tile;
   static constexpr int queue_depth = Types::queue_depth;
+  static constexpr bool is_warp = mask_traits<typename Types::mask>::has_blocks;
 
   template <class Block>
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
@@ -78,20 +82,42 @@ struct sm90_tile_scheduler {
         work.keys.put({p.call.mask, head, work.first_query, queries, Types::block_n});
         take_keys(work, s);
         work.end = false;
-        s.work_full[turn++ % queue_depth].arrive();
+        if constexpr (is_warp)
+          s.groups.of_lane[block.lane()].put(visible_groups<typename Types::tiles_of_keys, Types::consumers>(
+                                                 work.keys.get(), work.first_tile, work.end_tile)
+                                                 .first_groups(block.lane()));
+        put(block, s, turn++);
         if (Types::has_chunks && s.next_chunk > 0) continue;
-        s.tile += static_cast<int>(p.schedule.query_tiles);
+        const int next_tile = s.tile + static_cast<int>(p.schedule.query_tiles);
+        sync(block);
+        s.tile = next_tile;
         if (s.tile >= count) break;
       }
       next_free();
       const int step = static_cast<int>(block.block_count()) / cluster;
-      i = step + (p.counter == nullptr ? i : work_claims::claim(*p.counter, p.work_tiles));
+      int before = i;
+      if (p.counter != nullptr && leads(block)) before = work_claims::claim(*p.counter, p.work_tiles);
+      if constexpr (is_warp) before = block.shuffle(before, 0);
+      i = step + before;
     }
     next_free().end = true;
-    s.work_full[turn % queue_depth].arrive();
+    put(block, s, turn);
   }
 
  private:
+  template <class Block>
+  GIWA_DEVICE static bool leads(const Block& block) {
+    return !is_warp || block.lane() == 0;
+  }
+  template <class Block>
+  GIWA_DEVICE static void sync(const Block& block) {
+    if constexpr (is_warp) block.sync_warp();
+  }
+  template <class Block>
+  GIWA_DEVICE static void put(const Block& block, shared_storage& s, uint32 turn) {
+    sync(block);
+    if (leads(block)) s.work_full[turn % queue_depth].arrive();
+  }
   /// Sets the K tiles of a work tile: all that it needs, or their next chunk.
   GIWA_DEVICE static void take_keys(work_tile& work, shared_storage& s) {
     const auto& list = work.keys.get();
@@ -115,6 +141,7 @@ struct sm90_tile_scheduler {
     const int end = (work.first_tile / Types::tiles_of_chunk + 1) * Types::tiles_of_chunk;
     work.continued = end < count && list.next(end) < count;
     if (work.continued) work.end_tile = end;
+    if constexpr (is_warp) __syncwarp();  // every lane has read it
     s.next_chunk = work.continued ? end : 0;
   }
 

@@ -50,7 +50,8 @@ struct sm90_attention_op {
       } else {
         if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);
       }
-      if (block.warp() == 2 && arch::elect_one()) sm90_tile_scheduler<types>::run(block, p, s);
+      using scheduler = sm90_tile_scheduler<types>;
+      if (block.warp() == 2 && (scheduler::is_warp || arch::elect_one())) scheduler::run(block, p, s);
     } else {
       if constexpr (Policy::moves_registers) arch::claim_registers<Policy::consumer_registers>();
       consume(block, p, s);

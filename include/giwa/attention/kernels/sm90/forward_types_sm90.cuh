@@ -144,6 +144,10 @@ struct sm90_types {
   };
   struct no_sums {};
   struct no_transposer {};
+  /// What is visible of the first tiles of the next work tile: visible_groups::first_groups() of each lane.
+  struct groups_of_lanes {
+    uninitialized<tile_bits> of_lane[32];
+  };
   struct transposer_storage {
     pipeline<loaded_v_tile, of_bytes::loaded_stages, copies> v;
     [[no_unique_address]] stdlib::conditional_t<of_bytes::sums_in_shared, fp32_sums, no_sums> sums;
@@ -162,6 +166,7 @@ struct sm90_types {
     arch::mbarrier q_full[consumers], q_empty[consumers], work_full[queue_depth], work_empty[queue_depth];
     arch::mbarrier scrubbed[stages];
     arch::mbarrier near_end;  // the loader has reached the last K tiles of a work tile
+    [[no_unique_address]] stdlib::conditional_t<mask_traits<Mask>::has_blocks, groups_of_lanes, nothing> groups;
     [[no_unique_address]] stdlib::conditional_t<is_split, magnitudes_of_q, nothing> largest_of_q;
     [[no_unique_address]] stdlib::conditional_t<transposes_v, transposer_storage, no_transposer> transposer;
   };
