@@ -196,6 +196,11 @@ void plain_backward(const Params& p, backward_answers& a) {
           const float weight_here = round(weight(y[j])), dz = round(weight_here * (dp[j] - delta) * slope[j]);
           const float unit =
               weight_here * (std::abs(dp[j]) + size + std::abs(delta)) * std::abs(slope[j]) * std::abs(scale);
+          // giwa::exponential is 0 below e^-87 = 2^-125.5, and the scores of this program are rounded to T. In the units of sums
+          // e^-87 is 2^-103.5.
+          const bool flushes = weight_here < 0x1p-124f;
+          const float flushed = flushes ? 0x1p-103f * std::abs((dp[j] - delta) * slope[j] * scale) : 0,
+                      flushed_v = flushes ? 0x1p-103f * factor[j] : 0;
           const double of_delta = static_cast<double>(weight_here * slope[j] * scale);  // times delta is scale dz
           const double by_dp = of_delta * of_delta * rounding_of_dp[j];
           for (int64 i = 0; i < depth; ++i) {
@@ -204,6 +209,7 @@ void plain_backward(const Params& p, backward_answers& a) {
             dk[at_k] += dz * get(q, query, i);
             const float of_q = unit * std::abs(get(h.k, key, i)), of_k = unit * std::abs(get(q, query, i));
             sum_q[at] += of_q, square_q[at] += squared(of_q), sum_k[at_k] += of_k, square_k[at_k] += squared(of_k);
+            sum_q[at] += flushed * std::abs(get(h.k, key, i)), sum_k[at_k] += flushed * std::abs(get(q, query, i));
             moved_q[at] += of_delta * static_cast<double>(get(h.k, key, i));
             moved_by_dp[at] += by_dp * squared(get(h.k, key, i));
             moved_k[at_k] += (of_delta * of_delta * rounding_of_o + by_dp) * squared(get(q, query, i));
@@ -212,7 +218,7 @@ void plain_backward(const Params& p, backward_answers& a) {
             const auto at_v = key_row(key) * static_cast<std::size_t>(width) + static_cast<std::size_t>(i);
             const float x = weight_here * factor[j] * get(dout, query, i);
             dv[at_v] += x;
-            sum_v[at_v] += std::abs(x), square_v[at_v] += squared(x);
+            sum_v[at_v] += std::abs(x) + flushed_v * std::abs(get(dout, query, i)), square_v[at_v] += squared(x);
           }
           raise(a.dk.scales[key_row(key)].score, score), raise(a.dv.scales[key_row(key)].score, score);
         }

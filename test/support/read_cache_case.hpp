@@ -77,6 +77,28 @@ inline cached_case_options read_cache_options(int i, int64 head_size, int64 head
   return c;
 }
 
+/// The faults of call(x), which reads the cache of x, a read_cache_case, into its keys and values, of every element.
+template <class T, class Element, class Call>
+std::string read_cache_fault(int64 head_size, int64 head_size_v, const Call& call) {
+  constexpr bool has_scales = giwa::detail::takes_scales<Element> && sizeof(Element) == 1;
+  for (int i = 0; i < 20; ++i) {
+    read_cache_case<T, Element> x(read_cache_options(i, head_size, head_size_v, has_scales), i % 2 == 0 ? 100 : 70,
+                                  i % 4 == 3 ? giwa::detail::codes_of<Element> : 8);
+    const giwa::status state = call(x);
+    if (!state.ok()) return giwa::format_status(state).c_str();
+    if (const std::string fault = x.fault(); !fault.empty()) return fault;
+  }
+  return "";
+}
+template <class Call>
+std::string read_cache_faults(const Call& call) {
+  using namespace giwa;
+  return read_cache_fault<fp16, e4m3>(64, 64, call) + read_cache_fault<float, e4m3>(24, 40, call) +
+         read_cache_fault<bf16, int8_code>(128, 96, call) + read_cache_fault<fp16, int4_pair>(64, 32, call) +
+         read_cache_fault<float, int4_pair>(34, 64, call) + read_cache_fault<float, q8_0>(64, 96, call) +
+         read_cache_fault<float, q4_0>(96, 64, call) + read_cache_fault<fp16, fp16>(64, 64, call);
+}
+
 }  // namespace giwa_test
 
 #endif

@@ -9,7 +9,8 @@ of the libraries that PyTorch does not have; bench/report.py --only-build makes 
 compares builds of giwa in the same run; the tables have the ratios of all of them.
 
 --compile-ahead calls the sides that compile at their first call, FlashAttention-4 and FlashInfer, in several processes, and measures
-nothing. The folder keeps what they compile. Each cell is appended to --out when it is done; --summary prints the tables of such files.
+nothing. The folder keeps what they compile. Each cell is appended to --out, a new file, when it is done; --summary prints the tables of such
+files.
 """
 import argparse
 import ctypes
@@ -272,6 +273,8 @@ def main():
     tables.activate(arguments.peers)
     if arguments.compile_ahead:
         return 0 if compile_ahead(arguments) else 1
+    if arguments.out.exists() and arguments.out.stat().st_size > 0:
+        sys.exit(f"measure: {arguments.out} has the cells of another run: move it, or name another --out")
     arguments.out.write_text("", encoding="utf-8")
     bench = Bench(arguments)
     with tempfile.TemporaryFile("w+") as samples:

@@ -289,6 +289,11 @@ TEST_CASE("memory that is written and shared") {
         c.cache.k = {c.x + 1000, {6, 4, 2, 8}, {32, 16, 8, 1}};
       },
       "k", "keep its elements apart", 64, 32);
+  refused(
+      [](call& c) {
+        c.cache.v = {c.x + 2000, {6, 4, 2, 8}, {32, 16, 8, 1}};
+      },
+      "v", "keep its elements apart", 64, 32);
   const auto as_numbers = [](float* x) { return reinterpret_cast<int*>(x); };
   refused([&](call& c) { c.cache.lengths = as_numbers(c.x + 1010); }, "lengths", k);
   refused([&](call& c) { c.cache.pages.indices = as_numbers(c.x + 2010); }, "pages", v);
@@ -570,22 +575,26 @@ TEST_CASE("offsets of any numbers end at a sequence that contains the row, or no
 }
 
 TEST_CASE("scales that the call finds, their mean and transform") {
-  const auto refused_with = [](const auto& change, const std::string& argument, const std::string& words) {
+  const auto run = [](const auto& change, int64 size) {
     append_call c;
-    std::vector<giwa::int8_code> codes(2 * 6 * 4 * 2 * 16);
-    const std::vector<float> x(2 * 3 * 2 * 16, 1.0f);
+    const auto elements = static_cast<std::size_t>(size);
+    std::vector<giwa::int8_code> codes(2 * 6 * 4 * 2 * elements);
+    const std::vector<float> x(2 * 3 * 2 * elements, 1.0f);
     std::vector<float> scales(2 * 6 * 4 * 2);
-    giwa::kv_cache<giwa::int8_code> cache{.k = {codes.data(), {6, 4, 2, 16}},
-                                          .v = {codes.data() + codes.size() / 2, {6, 4, 2, 16}},
+    giwa::kv_cache<giwa::int8_code> cache{.k = {codes.data(), {6, 4, 2, size}},
+                                          .v = {codes.data() + codes.size() / 2, {6, 4, 2, size}},
                                           .pages = c.cache.pages,
                                           .lengths = c.cache.lengths,
                                           .sequences = 2};
     giwa::append_options<float> o;
     o.k_scales = {scales.data(), {6, 4, 2}}, o.v_scales = {scales.data() + 48, {6, 4, 2}};
-    giwa::rotary_layout layout{.size = 16};
+    giwa::rotary_layout layout{.size = static_cast<int>(size)};
     change(o, layout, cache);
-    const status s = giwa::append_to_cache(giwa::host, cache, view4(x.data(), {2, 3, 2, 16}),
-                                           view4(x.data(), {2, 3, 2, 16}), rotary_base(10000, layout), o);
+    return giwa::append_to_cache(giwa::host, cache, view4(x.data(), {2, 3, 2, size}), view4(x.data(), {2, 3, 2, size}),
+                                 rotary_base(10000, layout), o);
+  };
+  const auto refused_with = [&](const auto& change, const std::string& argument, const std::string& words) {
+    const status s = run(change, 16);
     INFO(giwa::format_status(s).c_str());
     CHECK((s.argument == argument && std::string(s.message).find(words) != std::string::npos));
   };
@@ -608,6 +617,28 @@ TEST_CASE("scales that the call finds, their mean and transform") {
       "k_mean", "scales that the call finds");
   refused_with([](options& o, giwa::rotary_layout& r, codes&) { o.hadamard = true, r.size = 8; }, "hadamard",
                "all or no elements");
+  const auto transform = [](options& o, auto&, codes&) { o.hadamard = true; };
+  for (const int64 size : {16, 64, 256}) CHECK(run(transform, size).ok());
+  for (const int64 size : {8, 24, 96, 512}) {  // too small, no powers of two, too large for fp32
+    const status s = run(transform, size);
+    CHECK((s.argument == std::string("hadamard") && s.expected == 256 && s.got == size));
+  }
+  // Scales that share memory with what the call reads or writes: of the cache, and of queries.
+  const auto in_cache = [](const auto& elements) {
+    return tensor_view<float, 3>(reinterpret_cast<float*>(elements.data()), {6, 4, 2});
+  };
+  refused_with([&](options& o, auto&, codes& x) { o.k_scales = in_cache(x.k); }, "k", "scales that the call finds");
+  refused_with([&](options& o, auto&, codes& x) { o.v_scales = in_cache(x.k); }, "k", "scales that the call finds");
+  refused_with([&](options& o, auto&, codes& x) { o.v_scales = in_cache(x.v); }, "v", "scales that the call finds");
+  std::vector<float> queries(2 * 3 * 4 * 16);
+  for (const bool of_q : {true, false})
+    refused_with(
+        [&](options& o, auto&, codes&) {
+          float* const shared = o.k_scales.data();
+          o.q = view4(of_q ? shared : queries.data(), {2, 3, 4, 16}, {0, 0, 0, 1});
+          o.q_to = of_q ? written(queries.data(), {2, 3, 4, 16}) : written(shared, {2, 3, 4, 16}, {192, 64, 16, 1});
+        },
+        of_q ? "q" : "q_to", "scales that the call finds");
   append_call plain;
   plain.options.hadamard = true;
   CHECK(std::string(plain.run().message).find("only a cache of e4m3") != std::string::npos);

@@ -63,3 +63,36 @@ TEST_CASE("lists of keys, of the pool and of sequences, with numbers that name n
   }
   CHECK_NO_FAULTS(f);
 }
+
+TEST_CASE("selections that are refused") {
+  static float x[2 * 8 * 16], q[2 * 3 * 16], before_o[4 + 2 * 3 * 16], lse[2 * 3];
+  float* const o = before_o + 4;
+  static int numbers[2 * 3 * 4], counts[6];
+  const giwa::kv_cache<const float> cache{.k = {x, {2, 8, 1, 16}}, .v = {x, {2, 8, 1, 16}}};
+  const auto refused = [&](const giwa::key_selection& selection, const std::string& argument, const std::string& words,
+                           const giwa::cached_options& options = {}) {
+    const giwa::status s =
+        giwa::attention_cached<16>(giwa::host, cache, giwa::tensor_view<const float, 4>(q, {2, 3, 1, 16}),
+                                   giwa::tensor_view<float, 4>(o, {2, 3, 1, 16}), selection, {}, options);
+    INFO(giwa::format_status(s).c_str() << " / " << argument << ": " << words);
+    CHECK((argument.empty() ? s.ok() : !s.ok() && s.argument == argument));
+    CHECK((argument.empty() || std::string(s.message).find(words) != std::string::npos));
+  };
+  refused({numbers, 4, 4, counts}, "", "");
+  refused({numbers, 0, 4}, "", "");
+  refused({numbers, 4, 0}, "most", "at least one number");
+  refused({nullptr, 4, 4}, "indices", "null");
+  const auto as_numbers = [](float* p) { return reinterpret_cast<const int*>(p); };
+  // Too long is said first: such a list would overlap o as well.
+  refused({as_numbers(before_o), 0, giwa::attention_limits::length + 1}, "most", "too long");
+  refused({as_numbers(o), 4, 4}, "indices", "must not overlap o");
+  refused({numbers, 4, 4, as_numbers(o)}, "counts", "must not overlap o");
+  giwa::cached_options with_lse{};
+  with_lse.lse = {lse, {2, 1, 3}};
+  refused({numbers, 4, 4, counts}, "", "", with_lse);
+  refused({numbers, 4, 4, as_numbers(lse)}, "counts", "must not overlap lse", with_lse);
+  refused({as_numbers(lse), 0, 4}, "indices", "must not overlap lse", with_lse);
+  giwa::cached_options with_workspace{};
+  with_workspace.workspace = {reinterpret_cast<unsigned char*>(numbers), {64}};
+  refused({numbers, 4, 4}, "indices", "must not overlap the workspace", with_workspace);
+}

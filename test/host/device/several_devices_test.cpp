@@ -104,6 +104,9 @@ TEST_CASE("a batch is split in proportion, to the last item") {
 }
 
 TEST_CASE("weights that split nothing are refused") {
+  int64 none[2];
+  CHECK(std::string(giwa::split_batch(10, {static_cast<const int64*>(nullptr), {2}}, {none, {2}}).argument) ==
+        "weights");
   const auto is = [](const status& s, const char* argument, bound relation, int64 expected, int64 got) {
     return s.code == status_code::invalid_argument && s.argument == std::string(argument) && s.relation == relation &&
            s.expected == expected && s.got == got;

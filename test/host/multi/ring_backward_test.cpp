@@ -24,15 +24,16 @@ auto score_of(const Score& score, int rank) {
 }
 
 /// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for. With
-/// head_ranks, so many of them exchange heads: all, or those of a row of a mesh.
+/// head_ranks, so many of them exchange heads: all, or those of a row of a mesh. The last rank's wait number failing_wait fails.
 template <int HeadSize, class T, class O, class G, class Mask, class Score>
 std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, int ranks, const Mask& mask,
-                     const Score& scores, uint64 delays = 0, int head_ranks = 0) {
+                     const Score& scores, uint64 delays = 0, int head_ranks = 0, int failing_wait = 0) {
   c.clear_outputs();
   const auto whole = c.views();
   std::vector<std::vector<float>> dsinks(static_cast<std::size_t>(ranks));
   const int64 heads = c.of.options.heads;
-  const std::string failure = on_ranks(ranks, delays, [&](const late_communicator& comm) {
+  const std::string failure = on_ranks(ranks, delays, [&](late_communicator comm) {
+    if (comm.rank() == ranks - 1) comm.failing_wait = failing_wait;
     const auto score = score_of(scores, comm.rank());
     const giwa::token_slice slice = slices.of(comm.rank(), ranks);
     rank_rows<T> q(c.of.q.view(), slice), k(c.of.k.view(), slice), v(c.of.v.view(), slice);
@@ -238,6 +239,15 @@ TEST_CASE("frozen inputs are not computed") {
     const std::string failure = run_ring<8>(c, {.tokens = 30}, 3, mask, giwa::plain_score{});
     CHECK((failure.empty() ? judge(c, answers) : failure) == "");
   }
+}
+
+TEST_CASE("a wait that fails ends the gradients of its rank") {
+  backward_case<float> c(case_of(24, 21));
+  const auto run = [&](int failing_wait) {
+    return run_ring<8>(c, {.tokens = 24}, 3, giwa::causal{}, giwa::plain_score{}, 0, 0, failing_wait);
+  };
+  for (const int wait : {1, 2, 3}) CHECK(run(wait).find("a wait that fails") != std::string::npos);
+  CHECK(run(0) == "");
 }
 
 TEST_CASE("the bits of gradients do not depend on delays or runs") {

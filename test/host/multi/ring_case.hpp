@@ -23,7 +23,9 @@ struct late_communicator {
   giwa::host_communicator inner;
   uint64 seed = 0;        // 0: never late
   int64* sent = nullptr;  // counts the bytes that this rank sends
+  int failing_wait = 0;   // the number of the wait that fails, from 1 on; 0: none
   mutable uint64 calls = 0;
+  mutable int waits = 0;
 
   int rank() const { return inner.rank(); }
   int size() const { return inner.size(); }
@@ -34,7 +36,7 @@ struct late_communicator {
   }
   giwa::status wait(giwa::host_t where) const {
     sleep();
-    return inner.wait(where);
+    return ++waits == failing_wait ? giwa::status::invalid("communicator", "a wait that fails") : inner.wait(where);
   }
 
  private:

@@ -450,6 +450,12 @@ TEST_CASE("a ring refuses what does not fit, and a rank that gives up ends the o
   CHECK(giwa::ring_attention_forward<8>(giwa::host, comm, {.tokens = 4}, q, q, q, out,
                                         giwa::causal{giwa::alignment::offset(2)}, {}, shifted)
             .got == 2);
+  giwa::attention_options other_diagonal{};
+  other_diagonal.align = giwa::alignment::bottom_right;
+  CHECK(std::string(giwa::ring_attention_forward<8>(giwa::host, comm, {.tokens = 4}, q, q, q, out,
+                                                    giwa::causal{giwa::alignment::top_left}, {}, other_diagonal)
+                        .message)
+            .find("ask for different diagonals") != std::string::npos);
   const int64 falling[] = {3, 2};
   CHECK(message({.tokens = 2, .ends = {falling, {2}}}, 4096) ==
         "giwa: invalid argument `slices`: the ends of the pieces must not decrease (at least 3, got 2)");

@@ -98,7 +98,7 @@ status check_read(const kv_cache<const Element>& c, const tensor_view<T, 4>& key
            broken(check_same(to, keys, 1, argument, "must have as many rows as keys")) ||
            broken(check_same(to, c.k, 2, argument, "must have as many heads as the cache")) ||
            broken(check_head_size(to, from, argument, "must have the head size of the cache")) ||
-           broken(check_written(to, argument)) || broken(check_apart(to, from, argument, "overlaps the cache"));
+           broken(check_written(to, argument));
   };
   if (broken(check_page_table(c)) || broken(check_row_format(c.k)) || broken(check_row_address(c.k)) ||
       of(c.k, "k", keys, "keys"))
@@ -113,7 +113,15 @@ status check_read(const kv_cache<const Element>& c, const tensor_view<T, 4>& key
   if (keys.extent(0) != sequences)
     return status::invalid("keys", "must have as many sequences as the cache", bound::exactly, sequences,
                            keys.extent(0));
-  return broken(check_reach(c)) || broken(check_scales(c)) ? broken.state : status{};
+  if (broken(check_reach(c)) || broken(check_scales(c))) return broken.state;
+  const tensor_view<const T, 4> no_queries(nullptr, {sequences, 0, 0, 0});
+  const cached_views<T, Element, T> inputs{no_queries, {}, c};
+  const auto overlaps = [&](const tensor_view<T, 4>& to, const char* message) {
+    return broken(check_apart_from_inputs(inputs, plain_score{}, cached_options{}, to, message));
+  };
+  static_cast<void>(overlaps(keys, "must not overlap keys, which the call writes") ||
+                    overlaps(values, "must not overlap values, which the call writes"));
+  return broken.state;
 }
 #endif
 
