@@ -3,7 +3,6 @@
 // GIWA_TEST_DRAWS is how many problems are drawn, from GIWA_TEST_FIRST_DRAW on.
 #include "gpu/attention/latent_draw.cuh"
 #include "support/append_rows.hpp"
-#include "support/hopper.cuh"
 
 using namespace giwa_test;
 using giwa::bf16;
@@ -69,8 +68,6 @@ TEST_CASE("drawn problems of rows of 656 bytes") {
 }
 
 TEST_CASE("rows of 656 bytes have the bits of the same numbers in 16 bits: all codes, strange scales, NaN") {
-  if (!has_wgmma())
-    return;  // elsewhere rows of 656 bytes are computed without tensor cores, those of 16 bits with them
   for (const int group : {5, 40})
     for (const int kind : {0, 1, 2, 3}) {
       if (small_mode() && kind != 2) continue;
