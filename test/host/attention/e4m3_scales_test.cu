@@ -176,7 +176,7 @@ TEST_CASE("scales are refused by name") {
   // They share no memory with what is written.
   const char* const names[] = {"scales.q", "scales.k", "scales.v", "scales.v_channel", "scales.v_mean"};
   const char* const written[] = {"the scales overlap o", "the scales overlap lse", "the scales overlap the workspace"};
-  alignas(16) static unsigned char workspace[64];
+  alignas(16) unsigned char workspace[64]{};
   for (int which = 0; which < 5; ++which)
     for (int with = 0; with < 3; ++with) {
       outputs got;
