@@ -120,6 +120,8 @@ TEST_CASE("a ring of ranks computes the gradients that the reference says") {
   CHECK((compare<fp16, fp16>(case_of(41, 3), causal{} & keys_back{7}, softcap{5}) == ""));
   CHECK((compare<fp16, float>(case_of(38, 4), full{}, plain_score{}) == ""));
   CHECK(compare<float>(case_of(40, 5), scattered_mask{}, wavy_score{}) == "");
+  const block_map_of map(40, 4, [](int64 q, int64 k) { return (q / 4 * 5 + k / 4 * 3) % 7 < 2; });
+  CHECK(compare<float>(case_of(40, 6), block_sparse{map.map} & parts_of(map.map), softcap{5}) == "");
 }
 
 TEST_CASE("head-parallel ranks, and a mesh, compute the gradients that the reference says") {
