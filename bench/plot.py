@@ -17,17 +17,20 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 import report_rows
 from plot_frame import (CUB, GIWA, GIWA_2, GIWA_3, GIWA_4, GREY, LOOKS, Results, bars, dots, figure, from_zero, lengths, limit, lines, rows, save)
 
-PEERS = ("2026-11-29_h200_peers_3.csv", "NVIDIA H200, 2026-11-29, one run: giwa c197f02b, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, "
-         "FlashAttention-4 4.0.0b36, PyTorch 2.11, driver 580.159.04, CUDA 13.0")
-PEERS_3 = "NVIDIA H200, 2026-11-28, one run: giwa d83518b, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, {}, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
+def one_run(date, commit, more="FlashAttention-4 4.0.0b36"):
+    return (f"NVIDIA H200, {date}, one run: giwa {commit}, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, {more}, PyTorch 2.11, driver 580.159.04, "
+            "CUDA 13.0")
+
+
+NEWEST = ("2026-11-30", "1b98f338")  # of the run that PEERS and peers_decode name
+PEERS = ("2026-11-30_h200_peers.csv", one_run(*NEWEST))
 E4M3 = "NVIDIA H200, 2026-11-29, giwa ef0c95d, FlashAttention-3 of fa3-fwd 0.0.3, cuDNN 9.19, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {
     "peers_forward": PEERS, "peers_backward": PEERS,
-    "peers_forward_bf16": ("2026-11-29_h200_peers.csv", PEERS[1].replace("c197f02b", "1453794")),
-    "peers_decode": ("2026-11-29_h200_peers_3.csv", "NVIDIA H200, 2026-11-29, one run: giwa c197f02b, cuDNN 9.19, FlashAttention-3 of xFormers 0.0.34, "
-                     "FlashInfer 0.6.11.post2, PyTorch 2.11, driver 580.159.04, CUDA 13.0"),
-    "peers_flex": ("2026-11-28_h200_peers_3.csv", PEERS_3.format("FlashAttention-4 4.0.0b36, Triton 3.6")),
+    "peers_forward_bf16": ("2026-11-29_h200_peers.csv", one_run("2026-11-29", "1453794")),
+    "peers_decode": (PEERS[0], one_run(*NEWEST, "FlashInfer 0.6.11.post2")),
+    "peers_flex": ("2026-11-28_h200_peers_3.csv", one_run("2026-11-28", "d83518b", "FlashAttention-4 4.0.0b36, Triton 3.6")),
     "ring": (("2026-11-27_h200x4_ring_attention.txt", "2026-11-29_h200x2_ring_attention.txt"),
              "NVIDIA H200: four, 2026-11-27, giwa a5388cb, before steps were merged in the kernel; two, 2026-11-29, giwa 3943733; NVLink, NCCL of PyTorch 2.11"),
     "peers_e4m3": ("2026-11-29_h200_peers_e4m3.csv", E4M3), "accuracy_e4m3": ("2026-11-29_h200_accuracy_e4m3.csv", E4M3),

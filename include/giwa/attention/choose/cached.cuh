@@ -130,14 +130,9 @@ struct cached_few_rows : candidate {
     // Nothing that the previous kernel writes is read for this. 128 sequences of 1024 keys 123.7 us instead of 125.5, 32 of 8192 at head
     // size 64 123.2 instead of 124.8 (H200, 2026-11-29).
     p.splits.waits_late = early || (gpu.wgmma && shape.total > 0 && mask_traits<Mask>::known_on_host(call.mask));
-    // With pages of 8 keys TMA is slower than cp.async: 391 us instead of 382. With pages of 16 so are long calls whose rows have 256
-    // bytes: 32 sequences of 8192 keys and 8 heads of them 249.8 us instead of 245.8, 16 130.4 (126.3), but 8 68.9 (70.0) and 128 of 1024
-    // 132.9 (134.3); rows of 512 bytes are equal, of 128 bytes 130 (175) (H200, 2026-11-30).
-    const int64 leaves = saturated_product(saturated_product(work.tiles, work.kv_heads), work.tile_leaves);
-    const bool is_long = work.tile_leaves >= 32 && leaves >= 62 * int64{gpu.multiprocessors};
-    constexpr bool has_256_bytes = !types::converts && HeadSize == 128 && HeadSizeV == 128;
-    if (const status state = choose_copies<types>(p, gpu.wgmma, has_256_bytes && is_long ? 32 : 16); !state.ok())
-      return state;
+    // With pages of 8 keys TMA is slower than cp.async: 391 us instead of 382 (H200, 2026-11-23). With pages of 16 it is faster among calls of
+    // other libraries, 252 us instead of 279, but 250 instead of 246 where such calls run alone (2026-11-30).
+    if (const status state = choose_copies<types>(p, gpu.wgmma, 16); !state.ok()) return state;
     // On 9.0 each kernel begins while the one before ends.
     launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = gpu.wgmma};
     auto* const made = ::new (to) prepared;
