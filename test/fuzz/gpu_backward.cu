@@ -18,10 +18,9 @@ using giwa::fp16;
 
 /// Twice, the first time in a mode and on few multiprocessors. In a fixed order both give the same bits.
 template <class T, int HeadSize, int HeadSizeV = HeadSize, class O = T, class G = T, class Mask, class Score>
-std::string fault_of(uint64 seed, const Mask& mask, const Score& score) {
-  const int number = static_cast<int>(seed);
-  backward_case<T, O, G> c(draw_backward(number, HeadSize, HeadSizeV));
-  draw_backward_outputs(number, c);
+std::string fault_of(uint64 seed, const case_options& drawn, const Mask& mask, const Score& score) {
+  backward_case<T, O, G> c(drawn);
+  draw_backward_outputs(static_cast<int>(seed), c);
   const std::string strange = put_strange(seed, c);
   const auto answers = known_answers<backward_answers>(
       "backward", seed, [&] { return answers_of(c, mask, score); },
@@ -69,6 +68,22 @@ std::string fault_of(uint64 seed, const Mask& mask, const Score& score) {
   return "";
 }
 
+template <class T, int HeadSize, int HeadSizeV = HeadSize, class O = T, class G = T, class Mask, class Score>
+std::string fault_of(uint64 seed, const Mask& mask, const Score& score) {
+  return fault_of<T, HeadSize, HeadSizeV, O, G>(seed, draw_backward(static_cast<int>(seed), HeadSize, HeadSizeV), mask,
+                                                score);
+}
+/// With tiles of 80 queries.
+[[maybe_unused]] std::string long_fault(uint64 seed) {
+  using giwa::detail::long_sequences;
+  const int number = static_cast<int>(seed);
+  if (seed % 4 != 0)
+    return fault_of<bf16, 128>(seed, draw_long_backward(number, 128, long_sequences::full), giwa::full{},
+                               giwa::plain_score{});
+  return fault_of<fp16, 128>(seed, draw_long_backward(number, 128, long_sequences::causal), causal{},
+                             giwa::plain_score{});
+}
+
 std::string backward_fault(uint64 seed) {
 #if defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 0
   return fault_of<fp16, 64>(seed, causal{}, giwa::plain_score{});
@@ -78,9 +93,12 @@ std::string backward_fault(uint64 seed) {
   return fault_of<fp16, 256>(seed, causal{}, giwa::softcap{5});
 #elif defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 3
   return fault_of<float, 33>(seed, causal{}, giwa::softcap{5});
+#elif defined(GIWA_FUZZ_PART) && GIWA_FUZZ_PART == 5
+  return long_fault(seed);
 #elif defined(GIWA_FUZZ_PART)
   return fault_of<bf16, 72, 8, bf16, float>(seed, scattered_mask{}, wavy_score{});
 #else
+  if (!draws_small && seed % 72 == 37) return long_fault(seed / 72);
   switch (seed % 9) {
     case 0: return fault_of<fp16, 64>(seed, causal{}, giwa::plain_score{});
     case 1: return fault_of<bf16, 128>(seed, giwa::full{}, giwa::plain_score{});
