@@ -58,7 +58,7 @@ inline case_options draw_backward(int number, int64 head_size, int64 head_size_v
 }
 
 /// Draws a problem for tiles of 80 queries: `least` queries or some more, of one or two heads, and few keys. Its answers take a core 1 to 2 s
-/// with 2048 queries, and 5 to 7 s with 8192, which have one head.
+/// with 2048 queries, and 6 to 8 s with 8192, which have one head.
 inline case_options draw_long_backward(int number, int64 head_size, int64 least) {
   using giwa::detail::long_sequences;
   random_sequence random(static_cast<giwa::uint64>(number) + 1700000);
