@@ -81,8 +81,9 @@ std::string put_strange(uint64 seed, cached_case<T, Element, O>& c) {
   const int64 at = c.element[b][static_cast<std::size_t>(key / size)], head = draw.below(c.options.kv_heads);
   if (at < 0) return "";
   const std::string where = " of key " + std::to_string(key) + " of sequence " + std::to_string(b) + ", ";
-  if (which == 1 && (c.options.v_scales & 3) != 0) {  // else a scale of all keys, a factor of sums without a key too
-    const int shape = c.options.v_scales;
+  // A scale of all keys of a sequence may be a factor of sums without a key.
+  const int shape = c.options.v_scales;
+  if (which == 1 && shape > 0 && ((shape & 2) != 0 || ((shape & 1) != 0 && c.options.paged()))) {
     c.v_scales.view()((shape & 1) != 0 ? at : 0, (shape & 2) != 0 ? row : 0, (shape & 4) != 0 ? head : 0) = number;
     return what + "the scale" + where;
   }

@@ -180,9 +180,12 @@ int64 different_of(const std::vector<int>& queries, const std::vector<int>& keys
       });
     }
   processors_of_test = 0;
-  check_cuda(cudaFuncSetAttribute(occupy<>, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10));
+  const int64 most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int shared = static_cast<int>(most < 200 << 10 ? most : 200 << 10);
+  check_cuda(cudaFuncSetAttribute(occupy<>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   for (int i = 0; i < repeats; ++i) {
-    if (i % 3 == 1) occupy<><<<1 + i * 29 % 131, 32, 200 << 10, other.get()>>>(5000 + i % 11 * 3000);
+    if (i % 3 == 1)
+      occupy<><<<1 + i * 29 % 131, 32, static_cast<std::size_t>(shared), other.get()>>>(5000 + i % 11 * 3000);
     graphs[static_cast<std::size_t>(i) % graphs.size()].launch(s);
     compare(c.dq, dq, different.data() + i), compare(c.dk, dk, different.data() + i);
     compare(c.dv, dv, different.data() + i);

@@ -169,10 +169,12 @@ void compare_forward(const block_problem& p, const Inner& inner, float most, boo
 }  // namespace
 
 TEST_CASE("consumers skip tiles between those that they see") {
+  // Of GPUs of 8.6, 8.9 and 12.0 a block has too little shared memory for tiles of 128 x 128.
+  const bool has_room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) > 104 << 10;
   for (const float density : {0.04f, 0.2f, 0.6f}) {
     block_problem p{
         .heads = 3, .queries = 500, .keys = 2100, .block_queries = 64, .block_keys = 128, .density = density};
-    compare_forward<128, fp16, giwa::tile_shape<128, 128>>(p, giwa::full{}, 4e-3f);
+    if (has_room) compare_forward<128, fp16, giwa::tile_shape<128, 128>>(p, giwa::full{}, 4e-3f);
     compare_forward<128, fp16, giwa::automatic_tile>(p, giwa::full{}, 4e-3f);
     compare_forward<128, fp16, giwa::automatic_tile>(p, giwa::full{}, 4e-3f, true);
 #if !defined(GIWA_TEST_FEW_SIZES)
@@ -182,7 +184,7 @@ TEST_CASE("consumers skip tiles between those that they see") {
     compare_forward<64, float, giwa::automatic_tile>(p, giwa::full{}, 1e-5f);
     compare_forward<256, float, giwa::automatic_tile>(p, giwa::full{}, 1e-5f);
     // Not any range: the mask does not say where its last tile is.
-    compare_forward<128, fp16, giwa::tile_shape<128, 128>>(p, every_other_tile{}, 4e-3f);
+    if (has_room) compare_forward<128, fp16, giwa::tile_shape<128, 128>>(p, every_other_tile{}, 4e-3f);
 #endif
   }
 }

@@ -144,7 +144,8 @@ void check_accuracy(int64 queries, int64 keys, const Mask& mask) {
     CHECK(by_pieces.column <= most * by_fp32.column + 1e-8);
     // Rounded to 11 bits: that error and no other.
     CHECK(by_one.all <= 8192 * by_fp32.all);
-    if (f != family::offset && f != family::wide) CHECK(by_one.all > 16 * by_fp32.all);  // it is not set apart
+    // Families that are not set apart; tf32 is fp32 where no tensor cores have it.
+    if (f != family::offset && f != family::wide && capability() >= 80) CHECK(by_one.all > 16 * by_fp32.all);
     if (f == family::random) CHECK(by_one.all < 0x1p-10);
   }
 }

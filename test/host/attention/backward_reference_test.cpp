@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Dual numbers, the slopes of score modifiers, and the reference of the backward pass against central differences.
 #include <giwa/attention/reference/backward.hpp>
+#include <giwa/host.hpp>
 
 #include <cmath>
 #include <functional>
@@ -199,6 +200,27 @@ TEST_CASE("the reference has the gradients that differences give") {
   const float slopes[4] = {0.5f, 0.25f, 0.1f, 0.8f};
   const giwa::alibi alibi{slopes, 0, giwa::alignment::bottom_right};
   CHECK(fault_of(p, giwa::full{}, alibi, [&](auto, auto) { return alibi; }) == "");
+}
+
+TEST_CASE("the reference has the gradients that differences give, of a map of blocks and of a bias with it") {
+  small_problem p;
+  bool visible[2 * 4 * 5 * 6];  // blocks of 2 x 2: some empty, some full, some in part
+  for (int i = 0; i < 2 * 4 * 5 * 6; ++i) {
+    const int q = i / 6 % 5, k = i % 6, block = (i / 30 + 2 * (q / 2) + k / 2) % 4;
+    visible[i] = block == 1 || (block == 2 && (q + k) % 2 == 0);
+  }
+  giwa::block_map map{
+      .batch = 2, .heads = 4, .queries = 5, .keys = 6, .block_queries = 2, .block_keys = 2, .by_keys = true};
+  std::vector<giwa::block_word> words(static_cast<std::size_t>(map.bytes()) / sizeof(giwa::block_word));
+  map.words = words.data();
+  REQUIRE(make_block_map(giwa::host, tensor_view<const bool, 4>(visible, {2, 4, 5, 6}), map).ok());
+  CHECK(fault_of(p, giwa::block_sparse{map}, giwa::plain_score{}, no_modifier) == "");
+  CHECK(fault_of(p, giwa::block_sparse{map, causal{}} | giwa::prefix{1}, squashed{},
+                 [](auto, auto) { return squashed{}; }) == "");
+  CHECK(fault_of(p, !giwa::block_sparse{map}, giwa::plain_score{}, no_modifier) == "");
+  p.has_bias = p.has_sinks = true;
+  CHECK(fault_of(p, giwa::block_sparse{map}, giwa::plain_score{},
+                 [](const auto& b, const auto& db) { return giwa::bias_with_gradient(b, db); }) == "");
 }
 
 TEST_CASE("the reference gives the gradient of a bias") {

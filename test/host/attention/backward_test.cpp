@@ -459,6 +459,18 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(refused(good, options), "dlse", "the sizes must be those of q"));
   options = c.call_options(), options.dsinks = c.dsinks.view();
   CHECK(says(refused(good, options), "dsinks", "which the call does not have"));
+  case_options with_sinks = o;
+  with_sinks.sinks = true;
+  backward_case<float> sunk(with_sinks);
+  options = sunk.call_options();
+  options.dsinks = {reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(sunk.dsinks.memory.data()) + 1), {2}};
+  CHECK(says(refused(sunk.views(), options), "dsinks", "aligned to its element type"));
+  views = good;
+  const giwa::index<4> no_heads{1, 7, 0, 20};
+  views.in.q = {good.in.q.data(), no_heads}, views.in.o = {good.in.o.data(), no_heads};
+  views.dout = {good.dout.data(), no_heads}, views.dq = {good.dq.data(), no_heads}, views.lse = {};
+  options = c.call_options(), options.dlse = {};
+  CHECK(says(refused(views, options), "`q`", "k and v have heads but q has none"));
   options = c.call_options(), options.scale = NAN;
   CHECK(says(refused(good, options), "scale", "finite"));
   std::vector<float> values(2 * 7 * 9);
@@ -467,6 +479,10 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(
       giwa::format_status(backward_of<20, 20>(giwa::host, good, giwa::full{}, over_itself, c.call_options())).c_str(),
       "bias gradient", "overlaps the bias"));
+  const tensor_view<float, 4> of_heads(values.data(), {1, 2, 1, 1});
+  CHECK(giwa::bias_with_gradient(tensor_view<const float, 4>(of_heads), of_heads)
+            .check(giwa::attention_sizes{1, 2, -1, -1})
+            .message == std::string("packed sequences have no gradient of a bias: use tensors of rank 4"));
   trained_parameters trained(2);
   const auto with_gradients = [&](const tensor_view<float, 2>& to) {
     const trained_score<> score{trained.values.data(), to};

@@ -251,6 +251,10 @@ TEST_CASE("entries of lists that are out of range are counted and left out") {
   CHECK(errors == 1 + 1 + 3 + 1 + 1);  // 10; 2 to 1; 10, -1 and 2^30; 15 to 16; 16 to 16
   const giwa::uint32 of_rows[] = {1u, 0, 8u | 512u | 4u | 32u | 16u | 128u, 0, 0};
   for (int r = 0; r < 5; ++r) CHECK(c.map.row(0, 0, r)[0].visible == of_rows[r]);
+
+  const giwa::block_rows short_rows{giwa::tensor_view<const int, 3>(offsets.data(), {1, 1, 5}), rows.indices};
+  CHECK(std::string(giwa::format_status(make_block_map(giwa::host, short_rows, c.map)).c_str()).find("`offsets`") !=
+        std::string::npos);
 }
 
 TEST_CASE("attention with a map is attention with the same mask as a formula") {

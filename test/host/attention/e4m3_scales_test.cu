@@ -173,6 +173,27 @@ TEST_CASE("scales are refused by name") {
   s = good, s.v_mean = {};
   CHECK(refused(p, s, giwa::dropout(0.5f, 1)) == "");
 
+  // They share no memory with what is written.
+  const char* const names[] = {"scales.q", "scales.k", "scales.v", "scales.v_channel", "scales.v_mean"};
+  const char* const written[] = {"the scales overlap o", "the scales overlap lse", "the scales overlap the workspace"};
+  alignas(16) unsigned char workspace[64]{};
+  for (int which = 0; which < 5; ++which)
+    for (int with = 0; with < 3; ++with) {
+      outputs got;
+      const giwa::status shared =
+          with_views(p, got, [&](auto q, auto k, auto v, auto o, giwa::attention_options options) {
+            float* const at[] = {o.data(), options.lse.data(), reinterpret_cast<float*>(workspace)};
+            const tensor_view<const float, 3> rows(at[with], {1, 1, 1});
+            const tensor_view<const float, 2> columns(at[with], {1, 1});
+            options.workspace = {workspace, {64}};
+            options.scales = {};
+            if (which < 3) (which == 0 ? options.scales.q : which == 1 ? options.scales.k : options.scales.v) = rows;
+            if (which > 2) (which == 3 ? options.scales.v_channel : options.scales.v_mean) = columns;
+            return giwa::attention_forward<size>(giwa::host, q, k, v, o, giwa::full{}, giwa::plain_score{}, options);
+          });
+      CHECK((std::string(shared.argument) == names[which] && std::string(shared.message) == written[with]));
+    }
+
   // 16 bits have no scales.
   std::vector<giwa::fp16> x(64 * size, giwa::convert<giwa::fp16>{}(0.f)), o = x;
   const tensor_view<giwa::fp16, 4> view(x.data(), {1, 64, 1, size});

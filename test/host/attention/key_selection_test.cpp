@@ -82,6 +82,7 @@ TEST_CASE("selections that are refused") {
   refused({numbers, 0, 4}, "", "");
   refused({numbers, 4, 0}, "most", "at least one number");
   refused({nullptr, 4, 4}, "indices", "null");
+  refused({numbers, giwa::int64{1} << 60, 4}, "indices", "the strides are too large");
   const auto as_numbers = [](float* p) { return reinterpret_cast<const int*>(p); };
   // Too long is said first: such a list would overlap o as well.
   refused({as_numbers(before_o), 0, giwa::attention_limits::length + 1}, "most", "too long");

@@ -121,6 +121,17 @@ TEST_CASE("the splits of a sequence depend on its queries and keys alone, and ar
   CHECK(split_tiles_of(4097, 0, 64) == (1 << 16) / 64);
 }
 
+TEST_CASE("keys of less than three splits are not divided, and need no workspace") {
+  const auto slots_of = [](int64 keys) {
+    const cached_problem p{
+        .sequences = 1, .queries = 128, .keys = keys, .heads = 1, .kv_heads = 1, .head_size = 128, .head_size_v = 128};
+    return shape_of_many_rows(p, 132, int64{64} << 20, false).slots;
+  };
+  const int64 split = int64{128} * split_tiles_of(128, 0, 128);
+  CHECK((slots_of(1) == 0 && slots_of(2 * split) == 0));
+  CHECK((slots_of(2 * split + 1) == 3 && slots_of(3 * split + 1) == 4));
+}
+
 TEST_CASE("two blocks share tiles of rows where their number is even and none is divided") {
   const auto shape_of = [](int64 queries, int blocks, bool pairs) {
     const cached_problem p{.sequences = 300,

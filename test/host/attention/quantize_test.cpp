@@ -125,4 +125,20 @@ TEST_CASE("calls of quantize that are refused") {
   CHECK(contains(r.text<3>({2, 5, 3}), "scales overlaps codes"));
   r.out = {r.codes.data(), {2, 5, 3, 8}, {240, 48, 16, 2}};
   CHECK(contains(r.text<3>({2, 5, 3}), "the last dimension must be contiguous"));
+  const giwa::index<4> others[] = {{1, 5, 3, 8}, {2, 4, 3, 8}, {2, 5, 1, 8}};
+  const char* const words[] = {"codes must have the batch of x", "codes must have as many rows as x",
+                               "codes must have as many heads as x"};
+  for (int d = 0; d < 3; ++d) {
+    r.out = {r.codes.data(), others[d]};
+    CHECK(contains(r.text<3>({2, 5, 3}), words[d]));
+  }
+  r.out = {r.codes.data(), {2, 5, 3, 8}};
+  const auto with_scales = [&](const tensor_view<float, 3>& scales) {
+    return std::string(giwa::format_status(giwa::quantize(giwa::host, r.in, r.out, scales)).c_str());
+  };
+  CHECK(contains(with_scales({nullptr, {2, 5, 3}}), "must not be null"));
+  CHECK(contains(with_scales({r.scales.data(), {2, 5, 3}, {15, 0, 1}}), "must not be zero"));
+  const giwa::index<4> wide{1, 1, 1, giwa::attention_limits::length + 1};
+  r.in = {r.x.data(), wide}, r.out = {r.codes.data(), wide};
+  CHECK(contains(r.text<3>({1, 1, 1}), "the head size is out of range"));
 }

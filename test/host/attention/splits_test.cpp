@@ -873,6 +873,7 @@ TEST_CASE("each tile of many latent rows is computed once, and its partials fit 
                            .head_size = latent_head_size,
                            .head_size_v = latent_head_size_v};
     p.heads = p.kv_heads * (33 + up_to(200));
+    if (i / 2 % 2 == 1) p.cache_bytes = 1;  // rows of 656 bytes
     if (i % 2 == 1) p.division = giwa::division::by_batch;
     const int blocks = 1 + static_cast<int>(up_to(199)), leaf_keys = latent_wide_leaf(p, blocks);
     CHECK((leaf_keys > 0 && leaf_keys % latent_leaf_keys == 0));

