@@ -131,7 +131,7 @@ struct cached_few_rows : candidate {
     // size 64 123.2 instead of 124.8 (H200, 2026-11-29).
     p.splits.waits_late = early || (gpu.wgmma && shape.total > 0 && mask_traits<Mask>::known_on_host(call.mask));
     // Pages of 8 keys: 391 us by TMA, 382 by cp.async (H200, 2026-11-23); of 16, among the peers' calls, 252 and 279 (2026-11-30).
-    if (const status state = choose_copies<types>(p, gpu.wgmma, 16); !state.ok()) return state;
+    if (const status state = choose_copies<types>(p, gpu.wgmma); !state.ok()) return state;
     // On 9.0 each kernel begins while the one before ends.
     launch_config config{.grid = {shape.columns, shape.splits}, .block = op::max_threads, .dependent = gpu.wgmma};
     auto* const made = ::new (to) prepared;

@@ -26,7 +26,7 @@ struct prepared_latent {
   status make(typename Op::params& p, const split_work& work) {
     using types = typename Op::types;
     static_assert(shared_bytes_of<Op> <= 227 * 1024);
-    if (const status state = choose_copies<types>(p, true, 16); !state.ok()) return state;
+    if (const status state = choose_copies<types>(p, true); !state.ok()) return state;
     const split_shape& shape = p.splits.shape;
     launch_config config{.grid = {shape.columns, shape.splits}, .block = Op::max_threads, .dependent = true};
     if (const status state = attention.make(config, p); !state.ok() || shape.slots == 0) return state;

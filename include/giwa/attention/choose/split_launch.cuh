@@ -48,9 +48,9 @@ split_params<Call> params_of_splits(const Call& call, const split_shape& shape, 
           early};
 }
 
-/// Chooses TMA where it can address the cache, and the kernel has boxes, with boxes of `least_rows` or more; they are pages or parts of them.
+/// Chooses TMA where it can address the cache, and the kernel has boxes, with boxes of 16 rows or more; they are pages or parts of them.
 template <class Types>
-status choose_copies(typename Types::params& p, bool has_tma, int least_rows) {
+status choose_copies(typename Types::params& p, bool has_tma) {
   const auto& views = p.splits.call.views;
   constexpr bool copies_v = !Types::values_are_keys;
   if (rows_begin_at_16_bytes(views.cache.k) && (!copies_v || rows_begin_at_16_bytes(views.cache.v)))
@@ -59,7 +59,7 @@ status choose_copies(typename Types::params& p, bool has_tma, int least_rows) {
     const auto k = heads_first(views.cache.k), v = heads_first(views.cache.v);
     if (views.is_paged())
       p.box_rows = common_power_of_two(static_cast<int>(views.cache.k.extent(1)), 0, Types::leaf_keys);
-    if (!has_tma || p.box_rows < least_rows || !check_tensor_map(k, "k").ok()) return {};
+    if (!has_tma || p.box_rows < 16 || !check_tensor_map(k, "k").ok()) return {};
     if (copies_v && !check_tensor_map(v, "v").ok()) return {};
     const result<tensor_map_encoder> encoder = tensor_map_encoder::find("k");
     status state = encoder.state;
