@@ -10,6 +10,7 @@
 #include <giwa/attention_backward.cuh>
 
 #include "gpu/attention/cached_gpu.cuh"
+#include "gpu/attention/e4m3_gpu.cuh"
 #include "gpu/attention/plain_tensors.cuh"
 #include "support/catch.hpp"
 
@@ -156,6 +157,26 @@ int different_cached(const cached_case_options& options, const Mask& mask) {
   return different;
 }
 
+// How many calls in e4m3 with delays differ from one without. Here warps also transpose v, and look for NaN in it.
+template <int HeadSize, class Mask>
+int different_e4m3(int64 queries, int64 keys, const Mask& mask, bool with_nan = false) {
+  attention_case<e4m3, fp16> c(e4m3_options(queries, keys, HeadSize));
+  if (with_nan)
+    for (std::size_t i = 7; i < c.v.memory.size(); i += c.v.memory.size() / 24) c.v.memory[i] = e4m3_of(0x7f);
+  const auto run = [&] { REQUIRE(run_on_gpu<HeadSize, HeadSize>(c, mask, giwa::plain_score{}) == ""); };
+  set_delay(0);
+  run();
+  const std::vector<fp16> o = c.o.memory;
+  const std::vector<float> lse = c.lse.memory;
+  int different = 0;
+  for (int i = 0; i < repeats(); ++i) {
+    set_delay(i % 4 < 2 ? 300 : 4000);
+    run();
+    different += !same_bits(c.o.memory, o) || !same_bits(c.lse.memory, lse);
+  }
+  return different;
+}
+
 }  // namespace
 
 TEST_CASE("delays change nothing of calls with a cache") {
@@ -222,6 +243,13 @@ TEST_CASE("delays change nothing") {
   CHECK(different_of<128, float>(500, 900, giwa::sliding_window{50, giwa::alignment::bottom_right}) == 0);
   CHECK(different_of<256, float>(700, 700, giwa::causal{}) == 0);
 #endif
+}
+
+TEST_CASE("delays change nothing of e4m3") {
+  CHECK(different_e4m3<128>(700, 900, giwa::causal::bottom_right) == 0);
+  CHECK(different_e4m3<128>(500, 1700, giwa::full{}, true) == 0);  // more keys than one sum has
+  CHECK(different_e4m3<64>(700, 900, giwa::sliding_window{50, giwa::alignment::bottom_right}, true) == 0);
+  CHECK(different_e4m3<256>(300, 700, giwa::causal::bottom_right) == 0);
 }
 
 TEST_CASE("delays change nothing of gradients") {
