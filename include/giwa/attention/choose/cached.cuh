@@ -93,7 +93,11 @@ struct cached_few_rows : candidate {
       const cached_problem p = call.views.problem();
       const bool fits = p.head_size == HeadSize && p.head_size_v == HeadSizeV && pairs_of_heads::suit(cache.k) &&
                         pairs_of_heads::suit(cache.v) && pairs_of_heads_are_faster(p);
-      return fits && few_rows_tile_of(problem_of_pairs(p)).rows == Rows ? status{} : fits_another_tile;
+      // 4 bits with a scale for each key, 32 x 64(8) x 8192: 116.7 us instead of 104.3 (H200, 2026-11-30).
+      const bool is_slower =
+          codes_of<Element> > 1 && Rows == 16 &&
+          (call.views.differ_in_a_sequence(cache.scales.k) || call.views.differ_in_a_sequence(cache.scales.v));
+      return fits && !is_slower && few_rows_tile_of(problem_of_pairs(p)).rows == Rows ? status{} : fits_another_tile;
     }
     return Rows == 16 || few_rows_tile_of(call.views.problem()).rows == Rows ? status{} : fits_another_tile;
   }
