@@ -118,13 +118,14 @@ class Point:
         self.put("words", torch.full((self.ask("giwa_map_bytes"),), 255, device="cuda", dtype=torch.uint8))
         self.run("giwa_map_of_lists")
 
-    def block_mask(self):
+    def block_mask(self, mask_mod=None):
         """FlexAttention's mask of the same blocks, all full."""
         seen = torch.zeros(1, self.heads, self.rows, self.rows, device="cuda", dtype=torch.int32).scatter_(3, self.indices[None].long(), 1)
         order = torch.argsort(seen, dim=-1, descending=True, stable=True).int()
         counts = self.tensors["counts"][None]
         n = self.call.queries
-        return BlockMask.from_kv_blocks(torch.zeros_like(counts), order, counts, order, BLOCK_SIZE=self.block, seq_lengths=(n, n))
+        return BlockMask.from_kv_blocks(torch.zeros_like(counts), order, counts, order, BLOCK_SIZE=self.block, mask_mod=mask_mod,
+                                       seq_lengths=(n, n))
 
     def flops(self):
         return 4 * self.call.queries * self.block * self.count * SIZE * self.heads
@@ -144,7 +145,8 @@ class Point:
 def flex_sides(point, backend):
     """Forward and backward of FlexAttention by Triton, or FLASH: by FlashAttention-4, where it is installed."""
     flex = partial(torch.compile(flex_attention, dynamic=False), kernel_options={"BACKEND": backend})
-    mask = point.block_mask()
+    # With the default mask of blocks in part, of which there are none, the FLASH backend of PyTorch 2.11 ignores the blocks.
+    mask = point.block_mask((lambda b, h, query, key: key >= 0) if backend == "FLASH" else None)
     q, k, v = (point.tensors[x].transpose(1, 2).contiguous().requires_grad_() for x in "qkv")
     dout = point.tensors["dout"].transpose(1, 2).contiguous()
     o = flex(q, k, v, block_mask=mask)

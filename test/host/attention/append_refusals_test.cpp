@@ -111,6 +111,21 @@ TEST_CASE("the call that the refusals change is right") {
   CHECK_FALSE(c.run_slots().ok());
 }
 
+TEST_CASE("options are given once") {
+  append_call c;
+  c.options = {};
+  c.options.positions = tensor_view<int, 1>(c.n, {6});
+  const std::vector<float> before = c.memory;
+  const auto state = [&](const giwa::append_options<float>& third, const giwa::append_options<float>& last) {
+    return giwa::append_to_cache(giwa::host, c.cache, c.k_new, c.v_new, third, last);
+  };
+  const status twice = state(c.options, c.options);
+  CHECK((twice.argument == std::string("options") && twice.expected == 1 && twice.got == 2));
+  CHECK(c.memory == before);
+  CHECK(state(c.options, {}).ok());
+  CHECK(state({}, c.options).ok());
+}
+
 TEST_CASE("packed rows need the number of their sequences") {
   const auto packed = [](const append_call& c) { return c.run_packed(); };
   const auto forget = [](call& c) { c.pack(), c.packed.count = c.cache.sequences = 0; };

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "support/attention_case.hpp"
@@ -264,6 +265,30 @@ TEST_CASE("the reference takes packed sequences, lengths and shared keys") {
   small_problem of_rank_4;
   of_rank_4.k_lengths = {6, 2}, of_rank_4.k_index = {1, 1};
   CHECK(fault_of(of_rank_4, causal{}, squashed{}, [](auto, auto) { return squashed{}; }) == "");
+}
+
+TEST_CASE("the reference refuses sequences and options as the call does") {
+  const std::vector<float> numbers(32, 1);
+  std::vector<double> gradient(96, 7.0);
+  const giwa::tensor_view<const float, 3> x(numbers.data(), {4, 1, 8});
+  const auto part = [&](int i) { return giwa::tensor_view<double, 3>(gradient.data() + 32 * i, {4, 1, 8}); };
+  const auto dq = part(0), dk = part(1), dv = part(2);
+  const giwa::status no_offsets = giwa::attention_backward_reference(giwa::host, x, x, x, x, dq, dk, dv);
+  CHECK(no_offsets.argument == std::string_view("q_offsets"));
+  const std::vector<int> offsets{0, 4};
+  giwa::attention_backward_options options;
+  options.sequences.q_offsets = offsets.data(), options.sequences.count = 1;
+  const giwa::status of_keys =
+      giwa::attention_backward_reference(giwa::host, x, x, x, x, dq, dk, dv, causal{}, giwa::plain_score{}, options);
+  CHECK(of_keys.argument == std::string_view("k_offsets"));
+  options.sequences.k_offsets = offsets.data();
+  const giwa::status twice =
+      giwa::attention_backward_reference(giwa::host, x, x, x, x, dq, dk, dv, options, giwa::plain_score{}, options);
+  CHECK(twice.argument == std::string_view("options"));
+  CHECK(gradient == std::vector<double>(96, 7.0));
+  CHECK(giwa::attention_backward_reference(giwa::host, x, x, x, x, dq, dk, dv, causal{}, giwa::plain_score{}, options)
+            .ok());
+  CHECK(gradient[95] != 7.0);
 }
 
 TEST_CASE("a dual has the slope of each function") {

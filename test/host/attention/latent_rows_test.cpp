@@ -62,6 +62,14 @@ TEST_CASE("rows of 656 bytes that are refused") {
   const giwa::kv_cache<rows_656> shifted{.k = {bytes + 1, {1, 2, 1, 656}}};
   CHECK(
       says(giwa::append_to_cache(giwa::host, shifted, k_new, tensor_view<const float, 4>()), "multiples of 16 bytes"));
+  static float read[2 * 576];
+  const auto read_of = [&](const tensor_view<const rows_656, 4>& k) {
+    return giwa::read_cache(giwa::host, giwa::kv_cache<const rows_656>{.k = k},
+                            tensor_view<float, 4>(read, {1, k.extent(1), 1, 576}), {});
+  };
+  CHECK(read_of({bytes, {1, 2, 1, 656}}).ok());
+  CHECK(says(read_of({bytes, {1, 2, 1, 640}}), "must be the bytes of a row"));
+  CHECK(says(read_of({bytes + 1, {1, 1, 1, 656}}), "must begin at multiples of 16 bytes"));
   CHECK(!giwa::append_to_cache(giwa::host, cache, k_new, tensor_view<const float, 4>(),
                                giwa::rotary_base(10000.0, {.size = 64}))
              .ok());

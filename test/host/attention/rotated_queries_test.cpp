@@ -257,6 +257,10 @@ TEST_CASE("rotations and positions that do not fit are refused") {
   rotated_call c;
   c.positions = tensor_view<const int, 1>(c.numbers.data(), {5});
   CHECK(says(c.run(right), "positions", "each row of q"));
+  c.positions = tensor_view<const int, 1>(nullptr, {6});
+  CHECK(says(c.run(right), "positions", "null"));
+  c.positions = tensor_view<const int64, 1>(nullptr, {6});
+  CHECK(says(c.run(right), "positions", "null"));
   rotated_call table;
   table.positions = {};
   const tensor_view<const float, 2> inside(table.x + 200, {16, 4}), wrong(table.x + 2000, {16, 3}),

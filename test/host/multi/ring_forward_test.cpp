@@ -493,3 +493,19 @@ TEST_CASE("a ring refuses what does not fit, and a rank that gives up ends the o
   CHECK(states[1].code == giwa::status_code::invalid_argument);
   CHECK(states[2].code == giwa::status_code::communication_error);
 }
+
+TEST_CASE("a rank that receives a message of another size than was sent is told both") {
+  giwa::host_group group(2);
+  const auto sender = group.communicator(0), receiver = group.communicator(1);
+  const float sent[4] = {1, 2, 3, 4};
+  float got[4] = {};
+  const auto size = giwa::int64{sizeof(float)};
+  CHECK(sender.exchange(giwa::host, [&](auto link) { return link.send(sent, 3 * size, 1); }).ok());
+  const status other = receiver.exchange(giwa::host, [&](auto link) { return link.receive(got, 4 * size, 0); });
+  CHECK(other.code == giwa::status_code::communication_error);
+  CHECK((other.expected == 4 * size && other.got == 3 * size));
+  CHECK((got[0] == 0 && got[3] == 0));
+  CHECK(sender.exchange(giwa::host, [&](auto link) { return link.send(sent, 4 * size, 1); }).ok());
+  CHECK(receiver.exchange(giwa::host, [&](auto link) { return link.receive(got, 4 * size, 0); }).ok());
+  CHECK((got[0] == 1 && got[3] == 4));
+}
