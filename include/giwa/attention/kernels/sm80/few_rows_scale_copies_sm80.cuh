@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Copies of scales of keys, by cp.async.
+// Copies of scales of keys.
 #ifndef GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALE_COPIES_SM80_CUH
 #define GIWA_ATTENTION_KERNELS_SM80_FEW_ROWS_SCALE_COPIES_SM80_CUH
 
