@@ -240,6 +240,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_scale_copies_sm80.cuh
   D giwa/attention/kernels/sm80/rows_656_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_loader_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_scaling_sm80.cuh

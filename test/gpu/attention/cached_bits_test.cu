@@ -39,9 +39,27 @@ void check_long() {
     }
 }
 
-/// Pages and layouts of every kind, all of which have the same numbers.
+/// Gives each key and each value of a case a scale, which no layout changes.
 template <class Element>
-void check_layouts() {
+void give_scales(cached_case<fp16, Element>& x) {
+  cached_case_options c = x.options;
+  c.k_scales = c.v_scales = 7;
+  cached_case<fp16, Element> scaled(c);  // draws scales before q, k and v
+  scaled.q = x.q, scaled.k = x.k, scaled.v = x.v, scaled.sinks = x.sinks;
+  x = std::move(scaled);
+  const int64 size = c.page_size == 0 ? c.keys : c.page_size;
+  for (std::size_t b = 0; b < x.keys.size(); ++b)
+    for (int64 key = 0; key < x.keys[b]; ++key)
+      for (int64 at = x.element[b][static_cast<std::size_t>(key / size)], head = 0; at >= 0 && head < c.kv_heads;
+           ++head) {
+        x.k_scales.view()(at, key % size, head) = 0.25f + static_cast<float>((31 * key + 17 * head) % 64) / 32;
+        x.v_scales.view()(at, key % size, head) = 0.25f + static_cast<float>((37 * key + 11 * head) % 64) / 32;
+      }
+}
+
+/// Pages and layouts of every kind, all of which have the same numbers. `scaled`: each key and each value has a scale.
+template <class Element>
+void check_layouts(bool scaled = false) {
   std::vector<fp16> o;
   std::vector<float> lse;
   for (const int64 page : {0, 1, 16, 24, 64, 128, 1000})
@@ -50,7 +68,9 @@ void check_layouts() {
         cached_case_options c = bits_case_of(page, true);
         c.layout.fill(layout);
         c.offset = offset;
-        bits<fp16, Element> x(c);  // the numbers of the same seed
+        cached_case<fp16, Element> numbers(c);  // of the same seed
+        if (scaled) give_scales(numbers);
+        bits<fp16, Element> x(std::move(numbers));
         const auto next = x.on_host.o.template elements<fp16>();
         const auto next_lse = x.on_host.lse.template elements<float>();
         CAPTURE(c.text());
@@ -261,4 +281,5 @@ TEST_CASE("many rows: pages of every size") {
 TEST_CASE("TMA, cp.async and copies of elements: pages and layouts of every kind") {
   check_layouts<fp16>();
   check_layouts<giwa::e4m3>();
+  check_layouts<giwa::e4m3>(true);
 }

@@ -85,7 +85,8 @@ struct cached_few_rows : candidate {
       (Heads == 1 || (has_sm90 && takes_pairs_of_heads(HeadSize, HeadSizeV, element_traits<Element>::bytes) &&
                       is_plain_score<Score> && (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal)));
   static constexpr int64 bytes =
-      few_rows_bytes(Heads * HeadSize, Heads* HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes);
+      few_rows_bytes(Heads * HeadSize, Heads* HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes) +
+      (Heads - 1) * 6144;  // a second head's scales
 
   static status suits(const call_params& call) {
     if constexpr (Heads == 2) {

@@ -113,13 +113,20 @@ struct few_rows_copies {
 
   /// Arrivals that complete a tile.
   GIWA_DEVICE static int arrivals(const params& p) {
-    return p.copies == key_copies::boxes ? issuers(p) : 32 * Types::producers;
+    return p.copies != key_copies::boxes ? 32 * Types::producers : copies_scales(p) ? Types::producers : issuers(p);
   }
 
   /// Lanes of the issuing warps start the boxes of a tile: pages of the cache or parts of them, or one box.
   template <class Ring>
   GIWA_DEVICE static void load_boxes(const Block& block, int warp, const params& p, const tensor_map& map,
                                      leaf_source source, Ring& ring, int stage, uint32 free) {
+    const auto to_key = [&] { return ((block.lane() << p.issuers_log2) + warp) * p.box_rows; };
+    start_boxes(block, p, map, source, to_key, ring, stage, free);
+  }
+  /// to_key(): the key of the tile at which this lane's box begins.
+  template <class ToKey, class Ring>
+  GIWA_DEVICE static void start_boxes(const Block& block, const params& p, const tensor_map& map, leaf_source source,
+                                      const ToKey& to_key, Ring& ring, int stage, uint32 free) {
     using tile = stdlib::remove_reference_t<decltype(ring.tile[0])>;
     using box = tensor_box<tile>;
     ring.empty[stage].wait(free);
@@ -128,8 +135,7 @@ struct few_rows_copies {
       ring.full[stage].arrive_and_expect(source.boxes * p.box_rows * tile::columns * static_cast<int>(sizeof(element)));
     block.sync_warp();
     if (block.lane() >= source.boxes) return;
-    const int first_box = (block.lane() << p.issuers_log2) + warp;
-    element* const to = ring.tile[stage].data() + first_box * p.box_rows * box::columns;
+    element* const to = ring.tile[stage].data() + to_key() * box::columns;
     // The L2 cache then keeps the kernels' instructions: 38.7 us instead of 40.7 for one sequence of 32768 keys, 125 instead
     // of 129 for 256 of 512 (H200, 2026-11-23).
     const auto policy = p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
@@ -169,32 +175,6 @@ struct few_rows_copies {
       }
     if constexpr (!always_whole) copy_chunks(block, warp, view, source, to);
     return true;
-  }
-
-  /// Copies the scales of this warp's keys and values by cp.async. Rows without data get 0.
-  GIWA_DEVICE static void load_scales(const Block& block, int warp, const params& p, const leaf_source& source,
-                                      shared_storage& s, int stage, uint32 free) {
-    s.k.empty[stage].wait(free);
-    const auto& scales = p.splits.call.views.cache.scales;
-    const auto copy = [&](float(&to)[Types::heads][leaf_keys], const float* scale_data, const scale_strides& strides) {
-      const float* const of_head = scale_data + Types::heads * source.head * strides.head;
-      GIWA_UNROLL
-      for (int i = 0; i < lane_keys; ++i) {
-        const int of_warp = block.lane() + 32 * i;
-        if (of_warp >= warp_keys) continue;
-        const cache_row& key = source.key[i];
-        const float* const from =
-            key.element < 0 ? nullptr : of_head + (key.element * strides.element + key.row * strides.row);
-        GIWA_UNROLL
-        for (int h = 0; h < Types::heads; ++h)
-          arch::copy_async_and_fill<4>(arch::shared_address(&to[h][warp * warp_keys + of_warp]),
-                                       from == nullptr ? scale_data : from + h * strides.head, from == nullptr ? 0 : 4);
-      }
-    };
-    if (p.k_scales) copy(s.scales.k[stage], scales.k.data(), p.k_strides);
-    if (p.v_scales) copy(s.scales.v[stage], scales.v.data(), p.v_strides);
-    if (p.copies == key_copies::boxes) s.k.full[stage].arrive_after_copies();
-    if (p.copies == key_copies::elements) arch::copy_async_commit(), arch::copy_async_wait<0>();
   }
 
   /// Copies this warp's keys in chunks of 16 bytes. Columns past the head size become zeros. Each lane works out the address of

@@ -33,6 +33,10 @@ struct few_rows_scaling {
   uint32 exponent[Types::rows / 8] = {};   // of the factors of this lane's rows of O, if values have several scales
   bool second[Types::rows / 8] = {};       // whether a row of this lane has the second head of a pair
 
+  /// Where the scales of the values of a leaf are.
+  GIWA_DEVICE static int slot_of(uint32 turn) {
+    return static_cast<int>(turn % decltype(shared_storage::scales)::slots);
+  }
   /// Whether P is multiplied by scales.
   GIWA_DEVICE bool has_weights() const { return p.v_scales; }
 
@@ -77,7 +81,7 @@ struct few_rows_scaling {
   /// Before the score warps meet: tells whether a row does not see one of this warp's keys (its score is -infinity), or writes the
   /// largest scale at once.
   template <class Scores>
-  GIWA_DEVICE void share_largest(const Scores& scores, int stage, int buffer, tile_keep visible) const {
+  GIWA_DEVICE void share_largest(const Scores& scores, int slot, int buffer, tile_keep visible) const {
     if constexpr (finds_alone) {
       bool hidden = visible != tile_keep::all;
       GIWA_UNROLL
@@ -85,11 +89,11 @@ struct few_rows_scaling {
       hidden = block.any(hidden);
       if (lane == 0) s.scales.hidden[buffer][warp] = hidden ? 1 : 0;
     } else {
-      share_largest_of_rows(scores, stage, buffer);
+      share_largest_of_rows(scores, slot, buffer);
     }
   }
   /// After that: finds the largest scale of all rows, if there is one.
-  GIWA_DEVICE bool has_one_largest(int stage, int buffer) {
+  GIWA_DEVICE bool has_one_largest(int slot, int buffer) {
     if (!finds_alone || !p.v_scales) return false;
     int hidden = 0;
     GIWA_UNROLL
@@ -100,7 +104,7 @@ struct few_rows_scaling {
       float largest = 0;
       GIWA_UNROLL
       for (int key = 0; key < Types::leaf_keys; key += 32) {
-        const float scale = s.scales.v[stage][h][key + lane];
+        const float scale = s.scales.v[slot][h][key + lane];
         largest = larger_of(largest, is_nonfinite(scale) ? 0.f : arch::magnitude(scale));
       }
       for (int distance = 16; distance > 0; distance /= 2)
@@ -114,14 +118,14 @@ struct few_rows_scaling {
 
   /// Writes the largest scale of the values that each row sees among this warp's keys.
   template <class Scores>
-  GIWA_DEVICE void share_largest_of_rows(const Scores& scores, int stage, int buffer) const {
+  GIWA_DEVICE void share_largest_of_rows(const Scores& scores, int slot, int buffer) const {
     using map = typename Scores::map;
     float largest[map::rows];
     GIWA_UNROLL
     for (int r = 0; r < map::rows; ++r) largest[r] = 0;
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
-      const float scale = s.scales.v[stage][head_of(map::slot(i))][first_key + map::column(lane, i)];
+      const float scale = s.scales.v[slot][head_of(map::slot(i))][first_key + map::column(lane, i)];
       const bool counts = scores.value[i] != -infinity_of<float> && !is_nonfinite(scale);
       largest[map::slot(i)] = larger_of(largest[map::slot(i)], counts ? arch::magnitude(scale) : 0.f);
     }
@@ -148,18 +152,18 @@ struct few_rows_scaling {
 
   /// Multiplies weights by the scales of their values, of which all rows see every one. NaN and infinity make the product so.
   template <class Scores>
-  GIWA_DEVICE void weigh(Scores& weights, int stage) const {
+  GIWA_DEVICE void weigh(Scores& weights, int slot) const {
     const float factor = power_of_two(254 - exponent[0]);
-    for_each_scale<typename Scores::map>(s.scales.v[stage],
+    for_each_scale<typename Scores::map>(s.scales.v[slot],
                                          [&](int i, float scale) { weights.value[i] *= scale * factor; });
   }
   /// The same where a row may not see some; sees(i) tells whether the row of register i sees its key.
   template <class Scores, class Sees>
-  GIWA_DEVICE void weigh(Scores& weights, int stage, const Sees& sees) const {
+  GIWA_DEVICE void weigh(Scores& weights, int slot, const Sees& sees) const {
     using map = typename Scores::map;
     GIWA_UNROLL
     for (int i = 0; i < Scores::registers; ++i) {
-      const float scale = s.scales.v[stage][head_of(map::slot(i))][first_key + map::column(lane, i)];
+      const float scale = s.scales.v[slot][head_of(map::slot(i))][first_key + map::column(lane, i)];
       const float weight = weights.value[i], scaled = weight * (scale * power_of_two(254 - exponent[map::slot(i)]));
       // A finite scale that no row's largest counts may overflow here: its weight is 0.
       const bool counts = is_nonfinite(scale) ? sees(i) : weight != 0;
@@ -252,6 +256,7 @@ struct few_rows_scaling<Types, Block, false> {
   const int lane, group, warp, first_key;
 
   static constexpr bool finds_alone = false;
+  GIWA_DEVICE static constexpr int slot_of(uint32) { return 0; }
   GIWA_DEVICE static constexpr bool has_weights() { return false; }
   GIWA_DEVICE static constexpr bool has_one_largest(int, int) { return false; }
   template <class... Arguments>

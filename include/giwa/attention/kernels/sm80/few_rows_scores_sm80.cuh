@@ -103,7 +103,8 @@ struct few_rows_scores {
   GIWA_DEVICE void compute(const packed_rows& rows, int leaf, tile_keep visible, uint32 turn) {
     constexpr int threads_of_both = Types::score_threads + Types::output_threads;
     if (Types::score_groups > 1 && static_cast<int>(turn % Types::score_groups) != group) return;
-    const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
+    const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1),
+              slot = scaling.slot_of(turn);
     scores_tile scores;
     s.k.full[stage].wait(turn / stages & 1);
     if (has_keys()) {
@@ -126,28 +127,24 @@ struct few_rows_scores {
       }
     }
     block.sync_warp();
-    if (lane == 0 && !scaling.has_weights()) s.k.empty[stage].arrive();
+    if (lane == 0) s.k.empty[stage].arrive();
     if (has_keys()) {
       steps.apply(lane, scores, rows, visible, rows_are_packed{leaf * leaf_keys + warp_keys * warp});
       share_maxima(scores, buffer);
-      if (scaling.has_weights()) scaling.share_largest(scores, stage, buffer, visible);
+      if (scaling.has_weights()) scaling.share_largest(scores, slot, buffer, visible);
     }
     sync();
     float largest[map::rows];
     read_maxima(buffer, largest);
-    const bool one_largest = scaling.has_one_largest(stage, buffer);
+    const bool one_largest = scaling.has_one_largest(slot, buffer);
     if (scaling.finds_alone && scaling.has_weights() && !one_largest) {
-      if (has_keys()) scaling.share_largest_of_rows(scores, stage, buffer);
+      if (has_keys()) scaling.share_largest_of_rows(scores, slot, buffer);
       sync();
     }
     if (!one_largest) scaling.read_largest(scores, buffer);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
-    if (has_keys()) share_p(rows, leaf, visible, scores, largest, stage, buffer, one_largest);
+    if (has_keys()) share_p(rows, leaf, visible, scores, largest, slot, buffer, one_largest);
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
-    if (scaling.has_weights()) {
-      block.sync_warp();
-      if (lane == 0) s.k.empty[stage].arrive();
-    }
   }
 
   /// Adds the products of all rows with a head of keys.
@@ -181,7 +178,7 @@ struct few_rows_scores {
   /// Writes m of the leaf, rounded up in units of log2, so that no weight is above 1, and P and the sum of each row among this
   /// warp's keys.
   GIWA_DEVICE void share_p(const packed_rows& rows, int leaf, tile_keep visible, scores_tile& scores,
-                           const float (&largest)[map::rows], int stage, int buffer, bool one_largest) const {
+                           const float (&largest)[map::rows], int slot, int buffer, bool one_largest) const {
     row_exponents of_row[map::rows];
     float sum[map::rows], odd[map::rows];
     GIWA_UNROLL
@@ -197,9 +194,9 @@ struct few_rows_scores {
     for (int r = 0; r < map::rows; ++r) sum[r] += odd[r];
     if (scaling.has_weights()) {
       if (one_largest)
-        scaling.weigh(scores, stage);
+        scaling.weigh(scores, slot);
       else
-        scaling.weigh(scores, stage, [&](int i) {
+        scaling.weigh(scores, slot, [&](int i) {
           const int key = leaf * leaf_keys + warp_keys * warp + map::column(lane, i);
           return visible == tile_keep::all || steps.keeps(rows, map::row(lane, map::slot(i)), key);
         });

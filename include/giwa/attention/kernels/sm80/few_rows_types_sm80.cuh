@@ -101,7 +101,10 @@ struct scale_strides {
 /// The 8-bit rings' scales of keys and values, where each has its own, and the factors of rows.
 template <bool Exists, int Rows, int Heads, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
-  alignas(8) float k[Stages][Heads][LeafKeys], v[Stages][Heads][LeafKeys];  // with the ring of keys
+  // With the ring of keys. Scales of values have two slots for each stage, because P needs them after the keys' stage is free: the score
+  // warps that free a stage have done P of the leaf before in it.
+  static constexpr int slots = 2 * Stages;
+  alignas(8) float k[Stages][Heads][LeafKeys], v[slots][Heads][LeafKeys];
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys
   float o_factor[2][Rows];       // of a row's O of a leaf
   alignas(16) float largest[2][Rows][ScoreWarps];  // scale among the values of each score warp's keys
