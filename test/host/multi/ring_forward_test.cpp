@@ -509,3 +509,22 @@ TEST_CASE("a rank that receives a message of another size than was sent is told 
   CHECK(receiver.exchange(giwa::host, [&](auto link) { return link.receive(got, 4 * size, 0); }).ok());
   CHECK((got[0] == 1 && got[3] == 4));
 }
+
+TEST_CASE("head-parallel attention refuses what does not fit before anything is sent") {
+  giwa::host_group group(2);  // no other rank comes: a call that sends would wait for ever
+  const auto comm = group.communicator(0);
+  std::vector<float> x(4 * 2 * 8, 1.0f), o(4 * 2 * 8, 7.0f);
+  alignas(16) static unsigned char memory[1 << 14];
+  const giwa::tensor_view<const float, 4> q(x.data(), {1, 4, 2, 8});
+  const auto state = [&](const sequence_slices& slices, int64 bytes) {
+    giwa::attention_options options{};
+    options.workspace = {memory, {bytes}};
+    return giwa::head_parallel_attention_forward<8>(giwa::host, comm, slices, q, q, q,
+                                                    giwa::tensor_view<float, 4>(o.data(), {1, 4, 2, 8}), giwa::full{},
+                                                    giwa::plain_score{}, options);
+  };
+  const status small = state({.tokens = 8}, 16), rows = state({.tokens = 10}, 1 << 14);
+  CHECK((small.argument == std::string("workspace") && small.got == 16 && small.expected > 16));
+  CHECK((rows.argument == std::string("q") && rows.expected == 5 && rows.got == 4));
+  CHECK(o == std::vector<float>(o.size(), 7.0f));
+}
