@@ -28,8 +28,9 @@ struct few_rows_copies {
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages;
   static constexpr int warp_keys = leaf_keys / Types::producers;  // of a leaf, when all warps copy rows
   static constexpr int lane_keys = ceil_div(warp_keys, 32);
-  static constexpr bool selects = Types::call_params::selects,
-                        checks_late = !selects && !Types::converts && !Types::values_are_keys;
+  static constexpr bool selects = Types::call_params::selects, copies_bytes = requires {
+    requires Types::copies_bytes;
+  }, checks_late = !selects && !Types::converts && (!Types::values_are_keys || copies_bytes);
 
   /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
   struct leaf_source {
@@ -162,18 +163,26 @@ struct few_rows_copies {
   template <class View, class Tile>
   GIWA_DEVICE static bool copy_keys(const Block& block, int warp, const params& p, const View& view,
                                     const leaf_source& source, Tile& to) {
-    constexpr bool always_whole = selects && Types::values_are_keys;
-    const bool chunks = p.copies == key_copies::chunks;
-    if (!chunks) {
-      copy_elements(block, warp, view, source, to);
-      return false;
-    }
-    if constexpr (has_whole_rows<Tile>)
-      if (always_whole || view.extent(3) == Tile::columns) {
-        copy_whole_rows(block, warp, view, source, to);
-        return true;
+    if constexpr (copies_bytes) {
+      static_assert(lane_keys == 1);
+      const auto* const zeros = view.data();
+      const auto& key = source.key[0];
+      copy_row_bytes(block, key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0), zeros, warp_keys,
+                     warp * warp_keys, to);
+    } else {
+      constexpr bool always_whole = selects && Types::values_are_keys;
+      const bool chunks = p.copies == key_copies::chunks;
+      if (!chunks) {
+        copy_elements(block, warp, view, source, to);
+        return false;
       }
-    if constexpr (!always_whole) copy_chunks(block, warp, view, source, to);
+      if constexpr (has_whole_rows<Tile>)
+        if (always_whole || view.extent(3) == Tile::columns) {
+          copy_whole_rows(block, warp, view, source, to);
+          return true;
+        }
+      if constexpr (!always_whole) copy_chunks(block, warp, view, source, to);
+    }
     return true;
   }
 

@@ -7,7 +7,6 @@
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_scale_copies_sm80.cuh>
-#include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -20,8 +19,6 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
   using typename copies::leaf_source, typename copies::neighbours, typename copies::params,
       typename copies::shared_storage;
   using walk_type = split_walk<typename Types::call_params>;
-  using format_type = format_copies<Types, Block>;
-  static constexpr bool has_format = requires { requires Types::has_format; };
 
   const Block& block;
   const params& p;
@@ -104,20 +101,20 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
   /// before it. But not where work tiles follow of which every leaf is masked: they need space in the queue, which has it
   /// when the others are done with the work tile whose leaf is to be loaded.
   GIWA_DEVICE void load(walk_type& walk, leaf_source source, bool masked) {
-    const bool boxes = p.copies == key_copies::boxes, scales = copies_scales(p);
+    const bool boxes = !copies::copies_bytes && p.copies == key_copies::boxes, scales = copies_scales(p);
     if constexpr (Types::converts && Types::has_boxes)
       if (boxes && scales) return load_with_scales(walk, masked);
     [[maybe_unused]] leaf_source scales_source{};
     if (scales) scales_source = look_up(false);
     bool loads = !masked;  // whether `source` is of a leaf to be loaded
-    [[maybe_unused]] format_type format;
     for (int turn = 0;;) {
       const int stage = turn % stages;
       const uint32 free = (static_cast<uint32>(turn) / stages & 1) ^ 1;
-      if (loads && boxes && (!Types::converts || warp < issuers(p))) {
-        load_boxes(block, warp, p, p.k, source, s.k, stage, free);
-        if constexpr (!Types::values_are_keys) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
-      }
+      if constexpr (!copies::copies_bytes)
+        if (loads && boxes && (!Types::converts || warp < issuers(p))) {
+          load_boxes(block, warp, p, p.k, source, s.k, stage, free);
+          if constexpr (!Types::values_are_keys) load_boxes(block, warp, p, p.v, source, s.v, stage, free);
+        }
       const move to = next(walk);
       leaf_source next_source{};
       if (to == move::to_leaf) next_source = look_up(boxes);
@@ -127,15 +124,7 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
         if (loads && scales) load_scales(block, warp, p, scales_source, s, static_cast<uint32>(turn), free);
         scales_source = next_scales;
       }
-      if constexpr (has_format) {
-        if (loads) copies::check_pages(p, source), copies::find_rows(p, source);
-        // What follows the last leaf before a gap may wait for the warps that read tiles.
-        for (int step = loads ? 0 : 1; step < (to == move::to_leaf ? 1 : 2); ++step)
-          format.load(
-              block, warp, p.splits.call.views.cache.k, source, s.k, step == 0, stage,
-              [&] { return s.k.empty[stage].is_over_now(free); }, [&] { s.k.empty[stage].wait(free); },
-              [&](int of_stage) { s.k.full[of_stage].arrive(); });
-      } else if (loads && !boxes) {
+      if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
         if constexpr (!Types::values_are_keys)
           load_rows(block, warp, p, p.splits.call.views.cache.v, source, s.v, stage, free);

@@ -35,6 +35,37 @@ GIWA_DEVICE void start_rows_656(const Block& block, const rows_656* row_of_lane,
   }
 }
 
+/// The same of `count` rows to a tile that has them as they are, in `slab`s of 128 bytes a row: of codes, and of the rest. `any`: a row
+/// that exists.
+template <class Block, class Tile>
+GIWA_DEVICE void copy_row_bytes(const Block& block, const rows_656* row_of_lane, const rows_656* any, int count,
+                                int first_row, Tile& to) {
+  using rows = rows_656;
+  constexpr uint32 slab = Tile::keys * 128;
+  const int part = block.lane() % 8, i = block.lane() / 8;
+  uint32 to_lane[2];  // the swizzle repeats after 8 rows
+  GIWA_UNROLL
+  for (int half = 0; half < 2; ++half)
+    to_lane[half] = arch::shared_address(to.codes.chunk(first_row + i + 4 * half, 16 * part));
+  const uint32 to_scales = arch::shared_address(to.scales[first_row + i]);
+  GIWA_NO_UNROLL
+  for (int first = 0; first < count; first += 8) {
+    GIWA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const rows* const of_row = pointer_of_lane(block, row_of_lane, first + 4 * half + i);
+      const rows* const from = (of_row == nullptr ? any : of_row) + 16 * part;
+      const int bytes = of_row == nullptr ? 0 : 16;
+      const uint32 row = to_lane[half] + static_cast<uint32>(first) * 128;
+      GIWA_UNROLL
+      for (int g = 0; g < Tile::groups; ++g) arch::copy_async_and_fill(row + slab * g, from + rows::group * g, bytes);
+      arch::copy_async_and_fill(row + slab * Tile::groups, from + rows::rest_at, bytes);
+      if (part == 0)
+        arch::copy_async_and_fill(to_scales + static_cast<uint32>(first + 4 * half) * 16, from + rows::scales_at,
+                                  bytes);
+    }
+  }
+}
+
 /// Converts what start_rows_656() has copied, after the lanes have waited for their copies.
 template <int Count, class Block, class Tile>
 GIWA_DEVICE void convert_rows_656(const Block& block, int first_row, Tile& to) {

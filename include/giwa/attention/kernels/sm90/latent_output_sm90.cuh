@@ -52,7 +52,7 @@ struct fold_node {
  private:
   GIWA_DEVICE void write_sums(const float (&m)[rows], const float (&l)[rows]) {
     __syncwarp();  // all lanes have read the previous ones
-    if (lane < 4) {
+    if (neighbours_share_rows<map> ? lane % map::lanes == 0 : lane < 32 / map::lanes) {
       GIWA_UNROLL
       for (int r = 0; r < rows; ++r) sums->m[map::row(lane, r)] = m[r], sums->l[map::row(lane, r)] = l[r];
     }
@@ -101,7 +101,7 @@ struct latent_output {
         lane(b.lane()),
         warpgroup(b.warp() / 4),
         thread(b.rank() % 128),
-        first_column(64 * slabs * warpgroup),
+        first_column(Types::has_format ? Types::columns_of_warp * b.warp() : 64 * slabs * warpgroup),
         steps{call.mask, call.score, call.scale} {}
 
   /// Computes all work tiles of a split.
@@ -155,7 +155,10 @@ struct latent_output {
     Types::wait_for_keys(p, s, turn);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), threads_of_both);  // S of the leaf is done too
     const bool scrubbed = Types::scrubs && visible == tile_keep::some && scrub(rows, leaf, stage, buffer);
-    multiply_values(x, stage, buffer);
+    if constexpr (Types::has_format)
+      multiply_codes(x, stage, buffer);
+    else
+      multiply_values(x, stage, buffer);
     block.sync_warp();
     if (lane == 0) s.k.empty[stage].arrive();
     read_sums(buffer, x);
@@ -180,6 +183,17 @@ struct latent_output {
     for (int i = 0; i < x.o.registers; ++i) x.o.value[i] = o[i / o[0].registers].value[i % o[0].registers];
   }
 
+  /// The same of rows of bytes. P was multiplied by their scales.
+  GIWA_DEVICE void multiply_codes(state& x, int stage, int buffer) const {
+    const auto& weights = s.p[buffer];
+    const int group = first_column / rows_656::group;
+    detail::multiply_values(lane, x.o, weights.of[group], s.k.tile[stage].codes, first_column);
+    float factor[row_slots];
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) factor[r] = weights.factor[group][map::row(lane, r)];
+    x.o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row; });
+  }
+
   GIWA_DEVICE void read_sums(int buffer, state& x) const {
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) {
@@ -192,7 +206,13 @@ struct latent_output {
 
   /// For leaves of which some row does not see every key. All output warps call it, after S of the leaf.
   GIWA_DEVICE bool scrub(const packed_rows& rows, int leaf, int stage, int buffer) const {
-    return scrub_keys<Types::output_warps>(block, block.rank(), s.k.tile[stage], rows.keys - leaf * leaf_keys,
+    auto& values = [&]() -> auto& {
+      if constexpr (Types::has_format)
+        return s.k.tile[stage].codes;
+      else
+        return s.k.tile[stage];
+    }();
+    return scrub_keys<Types::output_warps>(block, block.rank(), values, rows.keys - leaf * leaf_keys,
                                            s.has_nonfinite[buffer], [&] { arch::fence_async_proxy(), sync(); });
   }
   /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0.
@@ -204,12 +224,27 @@ struct latent_output {
     for (int key = first; key < end; ++key) {
       const cache_row from = call.row_of(work.sequence, key);
       if (from.element < 0) continue;
-      x.o.for_each(thread, [&](float& sum, int row, int column) {
-        const element value = value_of<element>(v, from, work.head, first_column + column);
-        if (is_nonfinite(value) && steps.keeps(rows, row, key))
-          sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
-      });
+      if constexpr (Types::has_format) {
+        add_nan_codes(&v(from.element, from.row, work.head, first_column), rows, key, x);
+      } else {
+        x.o.for_each(thread, [&](float& sum, int row, int column) {
+          const element value = value_of<element>(v, from, work.head, first_column + column);
+          if (is_nonfinite(value) && steps.keeps(rows, row, key))
+            sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
+        });
+      }
     }
+  }
+
+  template <class Code>
+  GIWA_DEVICE void add_nan_codes(const Code* codes, const packed_rows& rows, int key, state& x) const {
+    bool sees[row_slots];
+    GIWA_UNROLL
+    for (int r = 0; r < row_slots; ++r) sees[r] = steps.keeps(rows, map::row(lane, r), key);
+    GIWA_UNROLL
+    for (int i = 0; i < map::registers; ++i)
+      if ((codes[map::column(lane, i)].byte & 0x7f) == 0x7f && sees[map::slot(i)])
+        x.o.value[i] = __uint_as_float(0x7fffffff);
   }
 
   /// Writes a partial to the workspace.
@@ -219,7 +254,7 @@ struct latent_output {
     for (int i = 0; i < x.o.registers; ++i)
       if (const int row = map::row(thread, map::slot(i)); row < rows.rows)
         to[slot.output(row) + first_column + map::column(thread, i)] = x.o.value[i];
-    if (block.rank() >= 4) return;
+    if (!is_first_of_rows<map>(block.rank())) return;
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r)
       if (const int row = map::row(lane, r); row < rows.rows)
@@ -245,7 +280,7 @@ struct latent_output {
     }
     if (call.lse.data() == nullptr) return;
     if (call.has_prior()) sync();  // the prior's lse may be the one that is written: all warps have read it
-    if (block.rank() >= 4) return;
+    if (!is_first_of_rows<map>(block.rank())) return;
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r)
       if (const int row = map::row(lane, r); row < rows.rows)

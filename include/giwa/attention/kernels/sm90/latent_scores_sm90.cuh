@@ -5,7 +5,7 @@
 
 #include <giwa/arch/matrix_load.cuh>
 #include <giwa/arch/named_barrier.cuh>
-#include <giwa/attention/kernels/sm90/latent_types_sm90.cuh>
+#include <giwa/attention/kernels/sm90/latent_byte_scores_sm90.cuh>
 #include <giwa/attention/score/score_steps.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -17,6 +17,7 @@ struct latent_scores {
   using shared_storage = typename Types::shared_storage;
   using operand = typename Types::operand;
   using barrier = typename Types::named_barrier;
+  using bytes = latent_byte_scores<Types, Score, Block>;
   using scores_tile = warpgroup_tile<Types::rows>;  // (keys, rows)
   using map = transposed_output_map<Types::rows, 1>;
   static constexpr int threads = Types::score_threads, row_slots = map::rows;
@@ -54,10 +55,13 @@ struct latent_scores {
 
  private:
   GIWA_DEVICE void sync() const { arch::barrier_sync(barrier::scores, threads); }
+  GIWA_DEVICE bytes of_bytes() const { return {block, p, s, lane, warp}; }
   /// Loads the packed rows of q, zeros past their end. All products of the previous ones are done.
   GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows) const {
     sync();
-    if constexpr (rotates_queries<Score>)
+    if constexpr (Types::has_format)
+      of_bytes().load_q(work, rows);
+    else if constexpr (rotates_queries<Score>)
       load_rotated_rows<threads>(warp * 32 + lane, call, work, rows, Types::rows, p.q_aligned, s.q);
     else
       copy_packed_rows<Types, threads>(warp * 32 + lane, p, call, work, rows, s);
@@ -73,20 +77,43 @@ struct latent_scores {
     list.read(block, call, rows, leaf * Types::leaf_keys);
     // S with the first third of a tile's columns while the others come gains nothing (286 us and 284, H200, 2026-11-29).
     Types::wait_for_keys(p, s, turn);
-    arch::fence_operand(scores.value);
-    arch::wgmma_fence();
-    multiply<0, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), false);
-    arch::wgmma_commit();
-    arch::wgmma_wait<0>();
-    arch::fence_operand(scores.value);
-    list.apply(block, 32 * warp + lane, steps, scores, rows, visible, columns_are_packed{leaf * Types::leaf_keys});
+    [[maybe_unused]] const auto& tile = s.k.tile[turn % Types::stages];
+    [[maybe_unused]] uint32 exponents = 0;
+    const columns_are_packed at{leaf * Types::leaf_keys};
+    // What a selection leaves out has scale 0.
+    [[maybe_unused]] const bool sees_all = Types::call_params::selects || visible == tile_keep::all;
+    if constexpr (Types::has_format) {
+      if (sees_all) exponents = of_bytes().find_exponents(tile);
+      of_bytes().multiply(scores, tile);
+    } else {
+      arch::fence_operand(scores.value);
+      arch::wgmma_fence();
+      multiply<0, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), false);
+      arch::wgmma_commit();
+      arch::wgmma_wait<0>();
+      arch::fence_operand(scores.value);
+    }
+    list.apply(block, 32 * warp + lane, steps, scores, rows, visible, at);
     share_maxima(scores, buffer);
+    if constexpr (Types::has_format)
+      if (!sees_all)
+        of_bytes().share_largest_scales(scores, tile, buffer, [&](auto& of_row) { reduce(of_row, larger{}); });
     sync();
     float largest[row_slots];
     read_maxima(buffer, largest);
     arch::barrier_sync(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
     share_p(scores, largest, buffer);
-    arch::fence_async_proxy();
+    if constexpr (Types::has_format) {
+      if (sees_all)
+        of_bytes().share_weights(scores, exponents, tile, buffer);
+      else
+        of_bytes().share_weights_that_rows_see(scores, tile, buffer, [&](int i) {
+          const int row = map::row(lane, map::slot(i));
+          return steps.keeps(rows, row, at.key(map::column(32 * warp + lane, i), row));
+        });
+    } else {
+      arch::fence_async_proxy();
+    }
     arch::barrier_arrive(Types::barrier_of(barrier::p_full, buffer), threads_of_both);
   }
 
@@ -132,7 +159,8 @@ struct latent_scores {
       scores.value[i] = exp2_of(of_row[map::slot(i)](scores.value[i]));
       sum[map::slot(i)] += scores.value[i];
     }
-    store_p(scores, buffer);
+    if constexpr (!Types::has_format)
+      store_transposed<operand>(lane, warp, s.p[buffer], [&](int i) { return scores.value[i]; });
     reduce(sum, plus{});
     if (lane >= 4) return;
     GIWA_UNROLL
@@ -141,21 +169,6 @@ struct latent_scores {
       if (warp == 0)
         s.m[buffer][map::row(lane, r)] =
             largest[r] == -infinity_of<float> ? largest[r] : reference_of(largest[r], steps.scale_log2(), 0);
-    }
-  }
-  /// Stores P (rows, keys): four matrices of 8 keys and 8 rows at once, transposed.
-  GIWA_DEVICE void store_p(const scores_tile& scores, int buffer) const {
-    GIWA_UNROLL
-    for (int c = 0; c < Types::rows / 16; ++c) {
-      uint32 words[4];
-      GIWA_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const auto two = pack<operand>(scores.value[8 * c + 2 * j], scores.value[8 * c + 2 * j + 1]);
-        __builtin_memcpy(&words[j], &two, 4);
-      }
-      arch::store_matrices<true>(
-          arch::shared_address(s.p[buffer].chunk(16 * c + lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8)),
-          words);
     }
   }
 };

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_SM90_CUH
 
 #include <giwa/attention/kernels/sm80/few_rows_sm80.cuh>
+#include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 #include <giwa/attention/kernels/sm90/latent_output_sm90.cuh>
 #include <giwa/attention/kernels/sm90/latent_scores_sm90.cuh>
 

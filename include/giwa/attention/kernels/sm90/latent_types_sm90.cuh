@@ -3,8 +3,10 @@
 #ifndef GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_TYPES_SM90_CUH
 
+#include <giwa/arch/matrix_load.cuh>
 #include <giwa/arch/tensor_copy.cuh>
 #include <giwa/arch/tensor_map.hpp>
+#include <giwa/attention/kernels/sm80/byte_products_sm80.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
 #include <giwa/attention/sums/leaf_fold.hpp>
 #include <giwa/attention/sums/row_sums.cuh>
@@ -26,6 +28,62 @@ struct transposed_output_map {
     return i / slab::registers * 64 + slab::row(thread, slab::slot(i % slab::registers));
   }
 };
+
+/// Whether lanes next to each other have the same rows.
+template <class Map>
+inline constexpr bool neighbours_share_rows = Map::row(0, 0) == Map::row(1, 0);
+/// Whether a thread is the first in its block that has its rows.
+template <class Map>
+GIWA_DEVICE bool is_first_of_rows(int rank) {
+  return rank < 32 && (neighbours_share_rows<Map> ? rank % Map::lanes == 0 : rank < 32 / Map::lanes);
+}
+
+/// Rows of 656 bytes in shared memory, as they are.
+template <int Keys>
+struct row_bytes_tile {
+  template <class T, int Columns>
+  using part = shared_tile<T, tile_shape<Keys, Columns>, swizzled<swizzle::bytes_128>>;
+  static constexpr int keys = Keys, groups = rows_656::codes / rows_656::group;
+  part<e4m3, rows_656::codes> codes;
+  part<bf16, rows_656::rest> rest;  // after them
+  alignas(16) float scales[Keys][groups];
+};
+/// Queries for them: in fp16 for the numbers of each scale, in the order of multiply_keys(), divided by a power of two; in bf16 for the
+/// rest, and what bf16 leaves of fp16.
+template <class T, int Rows>
+struct row_bytes_queries {
+  template <class Value, int Columns>
+  using part = shared_tile<Value, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
+  static constexpr int groups = rows_656::codes / rows_656::group,
+                       rests = precision_of<T>::significand_bits > 8 ? 2 : 1;
+  part<fp16, rows_656::group> codes[groups];
+  part<bf16, rows_656::rest> rest[rests];
+  float factor[Rows];
+};
+/// P times the scales of its keys, in units of a power of two, for each scale of a row; and these powers.
+template <int Rows, int Keys, int Warps>
+struct row_bytes_weights {
+  static constexpr int groups = rows_656::codes / rows_656::group;
+  shared_tile<fp16, tile_shape<Rows, Keys>, swizzled<swizzle::bytes_128>> of[groups];
+  float factor[groups][Rows];
+  alignas(16) float largest[groups][Rows][Warps];  // scale that a row sees among the keys of each score warp
+};
+
+/// Stores P of a warpgroup, whose register i has value_of(i), as (rows, keys): four matrices of 8 keys and 8 rows at once, transposed.
+template <class T, class Tile, class Value>
+GIWA_DEVICE void store_transposed(int lane, int warp, Tile& to, const Value& value_of) {
+  GIWA_UNROLL
+  for (int c = 0; c < Tile::rows / 16; ++c) {
+    uint32 words[4];
+    GIWA_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const auto two = pack<T>(value_of(8 * c + 2 * j), value_of(8 * c + 2 * j + 1));
+      __builtin_memcpy(&words[j], &two, 4);
+    }
+    arch::store_matrices<true>(
+        arch::shared_address(to.chunk(16 * c + lane % 8 + lane / 16 * 8, 16 * warp + lane / 8 % 2 * 8)), words);
+  }
+}
 
 /// The row map of transposed scores of packed rows, for score_steps: rows are keys, columns are packed rows.
 struct columns_are_packed {
@@ -110,14 +168,14 @@ struct latent_types {
   using policy = Policy;
   using query = T;
   using element = T;
-  using operand = T;
   using output = O;
   using call_params = cached_params<T, Element, O, Mask, Score>;
   // What a selection leaves out of a tile is zeros there, and TMA does not gather rows.
   static constexpr bool has_format = !stdlib::same_as<T, Element>, scrubs = !call_params::selects;
   static constexpr bool has_boxes = scrubs && !has_format;
-  static constexpr bool converts = false, values_are_keys = true;
-  static constexpr int rows = Policy::rows, stages = Policy::stages, leaf_keys = latent_leaf_keys;
+  static constexpr bool converts = false, values_are_keys = true, copies_bytes = has_format;
+  using operand = stdlib::conditional_t<has_format, fp16, T>;  // of P
+  static constexpr int rows = Policy::rows, stages = has_format ? 3 : Policy::stages, leaf_keys = latent_leaf_keys;
   using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
   static constexpr int columns = Policy::head_size_v;
   static_assert(Policy::head_size % 64 == 0 && columns % 128 == 0 && columns <= Policy::head_size);
@@ -125,17 +183,21 @@ struct latent_types {
   // Two warpgroups compute O^T = V^T P^T, half of the columns each; one computes S^T = K Q^T and P.
   static constexpr int output_warps = 8, score_warps = 4, score_groups = 1, producers = 4;
   static constexpr int max_threads = 32 * (output_warps + score_warps + producers);
-  static constexpr int output_registers = 184, score_registers = has_format ? 56 : 72,
-                       producer_registers = has_format ? 88 : 72;
+  static constexpr int output_registers = has_format ? 176 : 184, score_registers = has_format ? 96 : 72,
+                       producer_registers = has_format ? 64 : 72;
   static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
 
   template <int Rows, int Columns>
   using tile = shared_tile<T, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
-  using q_tile = tile<rows, Policy::head_size>;       // (rows, head size)
-  using k_tile = tile<leaf_keys, Policy::head_size>;  // (keys, head size), whose first columns are V
-  using p_tile = tile<rows, leaf_keys>;               // (rows, keys)
-  static constexpr int slabs = columns / 128;         // of a warpgroup
-  using output_map = transposed_output_map<rows, slabs>;
+  template <class Bytes, class Numbers>
+  using of_format = stdlib::conditional_t<has_format, Bytes, Numbers>;
+  using q_tile = of_format<row_bytes_queries<T, rows>, tile<rows, Policy::head_size>>;  // (rows, head size)
+  using k_tile =
+      of_format<row_bytes_tile<leaf_keys>, tile<leaf_keys, Policy::head_size>>;  // (keys, head size), first V
+  using p_tile = of_format<row_bytes_weights<rows, leaf_keys, score_warps>, tile<rows, leaf_keys>>;  // (rows, keys)
+  static constexpr int slabs = columns / 128;                                                        // of a warpgroup
+  static constexpr int columns_of_warp = columns / output_warps;  // of rows of bytes; each warp has its own
+  using output_map = of_format<byte_map<rows, columns_of_warp, 1>, transposed_output_map<rows, slabs>>;
   using state = row_sums<output_map>;
 
   /// Those of few_rows_types.
