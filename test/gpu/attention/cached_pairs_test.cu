@@ -8,6 +8,7 @@ using giwa::bf16;
 using giwa::causal;
 using giwa::e4m3;
 using giwa::fp16;
+using giwa::int4_pair;
 using giwa::int8_code;
 
 namespace {
@@ -55,6 +56,13 @@ TEST_CASE("tiles of two heads of keys have the bits of one head") {
   check_bits<64>(pairs_case_of<bf16, int8_code>(2, 3, 16, false));
 }
 
+TEST_CASE("tiles of two heads of 4-bit keys have the bits of one head") {
+  check_bits<64>(pairs_case_of<fp16, int4_pair>(4, 1, 64, false));
+  if (small_mode()) return;
+  check_bits<64>(pairs_case_of<fp16, int4_pair>(8, 1, 0, false));
+  check_bits<64>(pairs_case_of<bf16, int4_pair>(4, 2, 16, true, 7));
+}
+
 TEST_CASE("tiles of two heads of keys have the bits of one head, with a scale for each key") {
   check_bits<64>(pairs_case_of<fp16, e4m3>(4, 2, 16, true, 7));
   if (small_mode()) return;
@@ -65,5 +73,7 @@ TEST_CASE("tiles of two heads of keys, against the reference") {
   for (const int scales : {4, 7}) {
     auto c = pairs_case_of<fp16, e4m3>(4, 1, 64, false, scales);
     CHECK(cached_fault_on_gpu<64, 64>(c, causal::bottom_right, giwa::plain_score{}) == "");
+    auto of_pairs = pairs_case_of<fp16, int4_pair>(4, 1, 64, false, scales);
+    CHECK(cached_fault_on_gpu<64, 64>(of_pairs, causal::bottom_right, giwa::plain_score{}) == "");
   }
 }

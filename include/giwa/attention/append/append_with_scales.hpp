@@ -80,35 +80,43 @@ class slice_with_scales {
     of_k_ = slice < p.k_slices, of_q_ = slice >= p.k_slices + p.v_slices;
     first_ = (of_k_ ? slice : of_q_ ? slice - p.k_slices - p.v_slices : slice - p.k_slices) * p.heads_of_slice;
     from_ = of_k_ ? source::of(v.k, p.rotates()) : of_q_ ? source::of(v.q, p.rotates()) : source::of(v.v, false);
-    place_ = p.place_of(row_);
-    const bool writes = number < count && place_.known && (of_q_ || place_.element >= 0);
-    units_ = writes ? append_units<Count>(p.rotary, from_.rotates, from_.size) : 0;
+    units_ = number < count ? append_units<Count>(p.rotary, from_.rotates, from_.size) : 0;
     heads_ = from_.heads - first_ < p.heads_of_slice ? from_.heads - first_ : p.heads_of_slice;
+    from_.data += batch() * from_.batch + row_of_batch() * from_.row + first_ * from_.head;
   }
 
-  /// Appends the heads. All threads of the team call it.
-  GIWA_HOST_DEVICE void run() const {
-    runs held[stdlib::size_t{Held}]{};
+  /// Appends the heads. All threads of the team call it. Two heads are read before the first is written, and the first of them before
+  /// the place of the row is known.
+  GIWA_HOST_DEVICE void run() {
+    append_unit units[stdlib::size_t{Held}];
+    runs even[stdlib::size_t{Held}]{}, odd[stdlib::size_t{Held}]{};
+    const auto read_head = [&](int head, runs(&to)[stdlib::size_t{Held}]) {
+      if (head < heads_) for_held([&](int n) { to[n] = read(head, units[n]); });
+    };
+    for_held([&](int n) { units[n] = unit_of(team_.rank() + n * team_.size()); });
+    read_head(0, even), read_head(1, odd);
+    find_place();
     unit_rotations<Count> rotations[stdlib::size_t{Held}]{};
-    for_held([&](int n, const append_unit& unit) {
-      held[n] = read(0, unit);
-      if (unit.pair >= 0) rotations[n].fill(p_.rotary, place_.position, unit);
+    for_held([&](int n) {
+      if (units[n].pair >= 0) rotations[n].fill(p_.rotary, place_.position, units[n]);
     });
-    for (int head = 0; head < p_.heads_of_slice; ++head) {  // as many for all teams, which exchange numbers
+    const auto append = [&](int head, runs(&held)[stdlib::size_t{Held}]) {
       const bool exists = head < heads_;
       numbers x[stdlib::size_t{Held}] = {};
-      for_held([&](int n, const append_unit& unit) {
-        if (exists) change(head, unit, held[n], rotations[n], x[n]);
-        if (head + 1 < heads_) held[n] = read(head + 1, unit);
-      });
+      if (exists) for_held([&](int n) { change(head, units[n], held[n], rotations[n], x[n]); });
+      read_head(head + 2, held);
       if (p_.views.hadamard)
         transform_head<Count, Held>(team_, units_of_k(), from_.rotates && p_.rotary.interleaved, of_k_ || of_q_, x);
       const float scale = find_scale(exists, head, x), reciprocal = scale_divisor::of(scale).reciprocal;
-      if (!exists) continue;
-      for_held([&](int n, const append_unit& unit) { write(head, unit, x[n], reciprocal); });
+      if (!exists) return;
+      for_held([&](int n) { write(head, units[n], x[n], reciprocal); });
       for_others(head, [&](const append_unit& unit, const numbers& y) { write(head, unit, y, reciprocal); });
-      if (units_ > 0 && !of_q_ && team_.rank() == 0)
-        (of_k_ ? p_.views.k_scales : p_.views.v_scales)(place_.element, place_.row, first_ + head) = scale;
+      if (units_ > 0 && !of_q_ && team_.rank() == 0) scale_to_[head * scale_head_] = scale;
+    };
+    GIWA_NO_UNROLL
+    for (int head = 0; head < p_.heads_of_slice; head += 2) {  // as many for all teams, which exchange numbers
+      append(head, even);
+      if (head + 1 < p_.heads_of_slice) append(head + 1, odd);
     }
   }
 
@@ -127,12 +135,29 @@ class slice_with_scales {
   GIWA_HOST_DEVICE int units_of_k() const {
     return append_units<Count>(p_.rotary, p_.rotates(), static_cast<int>(p_.views.k.extent(3)));
   }
-  /// f(n, unit) of the units in registers; f(unit, numbers) of the others.
+  GIWA_HOST_DEVICE int64 batch() const { return row_ / p_.new_rows; }
+  GIWA_HOST_DEVICE int64 row_of_batch() const { return row_ - batch() * p_.new_rows.divisor(); }
+  /// Finds where the heads are written. A row that is not has no units from here on.
+  GIWA_HOST_DEVICE void find_place() {
+    place_ = p_.place_of(row_);
+    if (!place_.known || (!of_q_ && place_.element < 0)) units_ = 0;
+    if (units_ == 0) return;
+    const auto& v = p_.views;
+    if (of_q_) {
+      to_ = &v.q_to(batch(), row_of_batch(), first_, 0), to_head_ = v.q_to.stride(2);
+      return;
+    }
+    const auto& cache = of_k_ ? v.cache.k : v.cache.v;
+    const auto& scales = of_k_ ? v.k_scales : v.v_scales;
+    to_ = &cache(place_.element, place_.row, first_, 0), to_head_ = cache.stride(2);
+    scale_to_ = &scales(place_.element, place_.row, first_), scale_head_ = scales.stride(2);
+  }
+  /// f(n) of the units in registers; f(unit, numbers) of the others.
   template <class F>
   GIWA_HOST_DEVICE void for_held(const F& f) const {
     GIWA_UNROLL
     for (int n = 0; n < Held; ++n)
-      if (team_.rank() + n * team_.size() < units_) f(n, unit_of(team_.rank() + n * team_.size()));
+      if (team_.rank() + n * team_.size() < units_) f(n);
   }
   template <class F>
   GIWA_HOST_DEVICE void for_others(int head, const F& f) const {
@@ -146,8 +171,7 @@ class slice_with_scales {
     }
   }
   GIWA_HOST_DEVICE runs read(int head, const append_unit& unit) const {
-    const int64 batch = row_ / p_.new_rows, row = row_ - batch * p_.new_rows.divisor();
-    const element* const head_data = from_.data + batch * from_.batch + row * from_.row + (first_ + head) * from_.head;
+    const element* const head_data = from_.data + head * from_.head;
     runs r{};
     r.of_unit[0] = r.of_unit[0].read(head_data + unit.first);
     if (unit.second >= 0) r.of_unit[1] = r.of_unit[1].read(head_data + unit.second);
@@ -168,8 +192,15 @@ class slice_with_scales {
         x[i] -= mean(first_ + head, i < Count ? unit.first + i : unit.second + i - Count);
   }
   GIWA_HOST_DEVICE float find_scale(bool exists, int head, const numbers (&x)[stdlib::size_t{Held}]) const {
-    float largest = 0;
+    float largest = 0;  // finite
     const auto look_at = [&](const numbers& y) {
+      float of_all = largest;  // infinities too, which few heads have
+      GIWA_UNROLL
+      for (int i = 0; i < 2 * Count; ++i) of_all = larger_of(of_all, arch::magnitude(y[i]));
+      if (of_all < infinity_of<float>) {
+        largest = of_all;
+        return;
+      }
       GIWA_UNROLL
       for (int i = 0; i < 2 * Count; ++i) largest = larger_finite(largest, y[i]);
     };
@@ -184,10 +215,8 @@ class slice_with_scales {
       round_run<target, Count>(row + unit.first / codes_of<target>, x, divide);
       if (unit.second >= 0) round_run<target, Count>(row + unit.second / codes_of<target>, x + Count, divide);
     };
-    const auto& v = p_.views;
-    const int64 batch = row_ / p_.new_rows;
-    if (of_q_) return to(&v.q_to(batch, row_ - batch * p_.new_rows.divisor(), first_ + head, 0), nothing{});
-    to(&(of_k_ ? v.cache.k : v.cache.v)(place_.element, place_.row, first_ + head, 0),
+    if (of_q_) return to(static_cast<element*>(to_) + head * to_head_, nothing{});
+    to(static_cast<code*>(to_) + head * to_head_,
        [&](int, float y) { return fma_with_subnormals(y, reciprocal, -0.0f); });
   }
 
@@ -197,7 +226,10 @@ class slice_with_scales {
   bool of_k_, of_q_;
   int first_, heads_, units_;  // heads: the first one, and how many; units of a head
   source from_;
-  append_place place_;
+  append_place place_{};
+  void* to_ = nullptr;  // the first head
+  float* scale_to_ = nullptr;
+  int64 to_head_ = 0, scale_head_ = 0;  // strides
 };
 
 /// Appends slice `number` of `count` of all rows to a cache whose scales the call finds: the largest number of a head, rotated, gives its

@@ -90,8 +90,9 @@ GIWA_HOST_DEVICE constexpr few_rows_tile few_rows_tile_of(const cached_problem& 
           .columns = static_cast<int>(round_up(p.head_size_v, 16))};
 }
 
-/// Whether tiles of two heads of keys are compiled. A leaf of 256 keys has 32 KB of keys and values then instead of 16, for the same
-/// waits: e4m3, 32 sequences of 8192 keys, 32/8 heads, 69.4 us instead of 79.0, in pages of 16 71.9 instead of 102.6 (H200, 2026-11-29).
+/// Whether tiles of two heads of keys are compiled. A leaf of 256 keys has 32 KB of 8-bit keys and values then instead of 16, for the
+/// same waits: 32 sequences of 8192 keys, 32/8 heads, e4m3 69.4 us instead of 79.0, in pages of 16 71.9 instead of 102.6 (H200,
+/// 2026-11-29), int4 63.9 instead of 86.6 (2026-11-30).
 GIWA_HOST_DEVICE constexpr bool takes_pairs_of_heads(int64 head_size, int64 head_size_v, int64 cache_bytes) {
   return cache_bytes == 1 && head_size == 64 && head_size_v == 64;
 }
