@@ -165,7 +165,7 @@ def cudnn_side(point):
     indices = point.indices[None].sort(-1).values.contiguous()
 
     def run():
-        o = forward(q, k, v, indices, point.count, sparse_block_size=point.block, layout="bhsd" if heads_first else "bshd").o_tensor
+        o = forward(q, k, v, indices, point.count, sparse_block_size=point.block, layout="bhsd" if heads_first else "bshd")["o_tensor"]
         return o.transpose(1, 2) if heads_first else o
     return run
 
