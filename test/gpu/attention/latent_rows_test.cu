@@ -107,7 +107,8 @@ TEST_CASE(
         attention_answers answers = answers_of<bf16>(c, causal::bottom_right, giwa::plain_score{});
         const attention_answers exact = answers_of<float>(c, causal::bottom_right, giwa::plain_score{});
         answers.o = exact.o, answers.lse = exact.lse;
-        // A weight times its scale is rounded to 2^-39 of the largest weight times the largest scale, or to 11 bits.
+        // A weight times its scale is rounded to 2^-39 of the largest weight times the largest scale, or to 11 bits. The judge allows
+        // 2^-22 of a sum, so 2^-38 of the values.
         for (row_scale& s : answers.scales) s.sum += 0x1p-16f * s.values;
         CHECK(judge<bf16>(c, answers).failure == "");
       }

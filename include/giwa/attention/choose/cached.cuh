@@ -86,7 +86,7 @@ struct cached_few_rows : candidate {
                       is_plain_score<Score> && (mask_traits<Mask>::keeps_all || mask_traits<Mask>::is_causal)));
   static constexpr int64 bytes =
       few_rows_bytes(Heads * HeadSize, Heads* HeadSizeV, Rows < 16 ? 16 : Rows, element_traits<Element>::bytes) +
-      (Heads - 1) * 6144;  // a second head's scales
+      (Heads - 1) * few_rows_scale_bytes * leaf_keys_of(HeadSize, HeadSizeV, element_traits<Element>::bytes);
 
   static status suits(const call_params& call) {
     if constexpr (Heads == 2) {

@@ -148,12 +148,14 @@ GIWA_HOST_DEVICE constexpr int score_groups_of(int64 head_size, int64 head_size_
   return rows <= 16 && fits ? 2 : 1;
 }
 
+/// Bytes of scales for each key of a leaf and head: two leaves of keys, four of values.
+inline constexpr int64 few_rows_scale_bytes = 4 * (2 + 4);
 /// The shared memory of the kernel for few rows with tiles of 16 or 32 packed rows (8 rows take as much as 16): two leaves of
-/// keys and of values, q, P of two leaves, and 4 or 5 KB of softmax states; for 8-bit caches scales of two leaves of keys
-/// and four of values, and factors of rows. Elements with several numbers need less.
+/// keys and of values, q, P of two leaves, and 4 or 5 KB of softmax states; for 8-bit caches scales
+/// and factors of rows. Elements with several numbers need less.
 GIWA_HOST_DEVICE constexpr int64 few_rows_bytes(int64 head_size, int64 head_size_v, int rows, int64 cache_bytes) {
   const int64 leaf = leaf_keys_of(head_size, head_size_v, cache_bytes), of_q = round_up(head_size, 64);
-  const int64 of_scales = cache_bytes == 1 ? 24 * leaf + 64 * rows : 0;
+  const int64 of_scales = cache_bytes == 1 ? few_rows_scale_bytes * leaf + 64 * rows : 0;
   const int64 q = score_groups_of(head_size, head_size_v, rows, cache_bytes) * rows * of_q;
   return 2 * (cache_bytes * leaf * (of_q + round_up(head_size_v, 64)) + q + 2 * rows * leaf) + 3072 + 64 * rows +
          of_scales;

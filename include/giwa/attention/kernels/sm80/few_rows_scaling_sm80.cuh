@@ -17,6 +17,27 @@ GIWA_DEVICE inline uint32 exponent_of(float x, uint32 least, uint32 most) {
   return e < least ? least : e > most ? most : e;
 }
 
+/// What numbers of a row are multiplied by to be fp16, a power of two that makes the largest 2^14 to 2^15, and its inverse. fp16 stays as it is.
+struct row_factors {
+  float up = 1, down = 1;
+};
+/// Those of a row that the lanes of a warp share, of which each has `Count` runs and perhaps further ones, which do not count.
+template <int Count, class Block, class T, int Runs, int Run>
+GIWA_DEVICE row_factors factors_of_row(const Block& block, const T (&x)[Runs][Run]) {
+  if constexpr (precision_of<T>::significand_bits == precision_of<fp16>::significand_bits) {
+    return {};
+  } else {
+    float largest = 0;
+    GIWA_UNROLL
+    for (int n = 0; n < Count; ++n) GIWA_UNROLL
+    for (int i = 0; i < Run; ++i) largest = larger_of(largest, arch::magnitude(convert<float>{}(x[n][i])));
+    for (int distance = 16; distance > 0; distance /= 2)
+      largest = larger_of(largest, block.shuffle_xor(largest, distance));
+    const uint32 exponent = exponent_of(largest, 15, 255);
+    return {power_of_two(127 + 14 + 127 - exponent), power_of_two(exponent - 14)};
+  }
+}
+
 /// Scores of an 8-bit cache are q k times a factor of the row: the scale of the keys, and the power of two by which
 /// bf16 was divided to become fp16. If each key has a scale, its scores are multiplied by that. The scale of all values
 /// is a factor of the finished row. If each value has a scale, P is multiplied by that over the largest one that the
@@ -218,17 +239,7 @@ struct few_rows_scaling {
       else
         for (int i = 0; i < run; ++i) x[n][i] = column + i < width ? from[column + i] : convert<element>{}(0.f);
     }
-    float up = 1, down = 1;
-    if constexpr (!stdlib::same_as<element, fp16>) {
-      float largest[1] = {0};
-      GIWA_UNROLL
-      for (int n = 0; n < runs; ++n) GIWA_UNROLL
-      for (int i = 0; i < run; ++i) largest[0] = larger_of(largest[0], arch::magnitude(convert<float>{}(x[n][i])));
-      for (int distance = 16; distance > 0; distance /= 2)
-        largest[0] = larger_of(largest[0], block.shuffle_xor(largest[0], distance));
-      const uint32 exponent = exponent_of(largest[0], 15, 255);
-      up = power_of_two(127 + 14 + 127 - exponent), down = power_of_two(exponent - 14);
-    }
+    const auto [up, down] = factors_of_row<runs>(block, x);
     GIWA_UNROLL
     for (int n = 0; n < runs; ++n) {
       const int column = (32 * n + lane) * run;

@@ -102,7 +102,8 @@ struct scale_strides {
 template <bool Exists, int Rows, int Heads, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales {
   // With the ring of keys. Scales of values have two slots for each stage, because P needs them after the keys' stage is free: the score
-  // warps that free a stage have done P of the leaf before in it.
+  // warps that free a stage have done P of the leaf before in it. They are the same group of warps in each stage.
+  static_assert(Stages % Groups == 0);
   static constexpr int slots = 2 * Stages;
   alignas(8) float k[Stages][Heads][LeafKeys], v[slots][Heads][LeafKeys];
   float q_factor[Groups][Rows];  // of a row's scores: that which fp16 made necessary, and the scale of all keys

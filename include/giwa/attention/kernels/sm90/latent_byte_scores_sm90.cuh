@@ -64,19 +64,9 @@ struct latent_byte_scores {
       }
     }
   }
-  /// What meets codes is multiplied by the power of two that makes the largest 2^14 to 2^15, if it is bf16.
+  /// Writes q in fp16, multiplied by a factor of its row, for the codes, and in bf16 for the rest.
   GIWA_DEVICE void write_row(int row, const row_of_q& x) const {
-    float up = 1, down = 1;
-    if constexpr (!stdlib::same_as<query, fp16>) {
-      float largest[1] = {0};
-      GIWA_UNROLL
-      for (int n = 0; n < groups; ++n) GIWA_UNROLL
-      for (int i = 0; i < run; ++i) largest[0] = larger_of(largest[0], arch::magnitude(convert<float>{}(x[n][i])));
-      for (int distance = 16; distance > 0; distance /= 2)
-        largest[0] = larger_of(largest[0], block.shuffle_xor(largest[0], distance));
-      const uint32 exponent = exponent_of(largest[0], 15, 255);
-      up = power_of_two(127 + 14 + 127 - exponent), down = power_of_two(exponent - 14);
-    }
+    const auto [up, down] = factors_of_row<groups>(block, x);
     GIWA_UNROLL
     for (int n = 0; n < groups; ++n) GIWA_UNROLL
     for (int i = 0; i < run; i += 2) {

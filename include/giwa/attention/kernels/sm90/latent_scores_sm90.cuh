@@ -77,7 +77,7 @@ struct latent_scores {
     list.read(block, call, rows, leaf * Types::leaf_keys);
     // S with the first third of a tile's columns while the others come gains nothing (286 us and 284, H200, 2026-11-29).
     Types::wait_for_keys(p, s, turn);
-    [[maybe_unused]] const auto& tile = s.k.tile[turn % Types::stages];
+    const auto& tile = s.k.tile[turn % Types::stages];
     [[maybe_unused]] uint32 exponents = 0;
     const columns_are_packed at{leaf * Types::leaf_keys};
     // What a selection leaves out has scale 0.
@@ -88,7 +88,7 @@ struct latent_scores {
     } else {
       arch::fence_operand(scores.value);
       arch::wgmma_fence();
-      multiply<0, descriptors::in_turn>(scores, s.k.tile[turn % Types::stages], 0, transposed(s.q), false);
+      multiply<0, descriptors::in_turn>(scores, tile, 0, transposed(s.q), false);
       arch::wgmma_commit();
       arch::wgmma_wait<0>();
       arch::fence_operand(scores.value);
