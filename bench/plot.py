@@ -22,8 +22,8 @@ def one_run(date, commit, more="FlashAttention-4 4.0.0b36"):
             "CUDA 13.0")
 
 
-NEWEST = ("2026-11-30", "1b98f338")  # of the run that PEERS and peers_decode name
-PEERS = ("2026-11-30_h200_peers.csv", one_run(*NEWEST))
+NEWEST = ("2026-11-30", "45c71ed6")  # of the run that PEERS and peers_decode name
+PEERS = ("2026-11-30_h200_peers_2.csv", one_run(*NEWEST))
 E4M3 = "NVIDIA H200, 2026-11-29, giwa ef0c95d, FlashAttention-3 of fa3-fwd 0.0.3, cuDNN 9.19, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {

@@ -630,6 +630,7 @@ TEST_CASE("scales that the call finds, their mean and transform") {
         o.k_mean = {o.k_scales.data(), {2, 16}};
       },
       "k_mean", "scales that the call finds");
+  refused_with([&](options& o, auto&, codes&) { o.k_mean = {nullptr, {2, 16}}; }, "k_mean", "null");
   refused_with([](options& o, giwa::rotary_layout& r, codes&) { o.hadamard = true, r.size = 8; }, "hadamard",
                "all or no elements");
   const auto transform = [](options& o, auto&, codes&) { o.hadamard = true; };
@@ -649,11 +650,31 @@ TEST_CASE("scales that the call finds, their mean and transform") {
   for (const bool of_q : {true, false})
     refused_with(
         [&](options& o, auto&, codes&) {
-          float* const shared = o.k_scales.data();
+          float* const shared = of_q ? o.v_scales.data() : o.k_scales.data();
           o.q = view4(of_q ? shared : queries.data(), {2, 3, 4, 16}, {0, 0, 0, 1});
           o.q_to = of_q ? written(queries.data(), {2, 3, 4, 16}) : written(shared, {2, 3, 4, 16}, {192, 64, 16, 1});
         },
         of_q ? "q" : "q_to", "scales that the call finds");
+  // Pairs of integers.
+  std::vector<giwa::int4_pair> pairs(2 * 6 * 4 * 2 * 8);
+  const auto append_pairs = [&](int size, int64 head) {
+    append_call c;
+    const giwa::kv_cache<giwa::int4_pair> cache{.k = {pairs.data(), {6, 4, 2, 8}},
+                                                .v = {pairs.data() + 384, {6, 4, 2, 8}},
+                                                .pages = c.cache.pages,
+                                                .lengths = c.cache.lengths,
+                                                .sequences = 2};
+    giwa::append_options<float> o;
+    o.k_scales = {c.x + 4000, {6, 4, 2}}, o.v_scales = {c.x + 4100, {6, 4, 2}};
+    const view4 rows(c.x, {2, 3, 2, 16}, {6 * head, 2 * head, head, 1});
+    return giwa::append_to_cache(giwa::host, cache, rows, rows, rotary_base(10000, {size}), o);
+  };
+  CHECK(append_pairs(8, 16).ok());
+  for (const status& s : {append_pairs(6, 16), append_pairs(8, 17)}) {
+    INFO(giwa::format_status(s).c_str());
+    CHECK(
+        (s.argument == std::string("k_new") && std::string(s.message).find("pairs of integers") != std::string::npos));
+  }
   append_call plain;
   plain.options.hadamard = true;
   CHECK(std::string(plain.run().message).find("only a cache of e4m3") != std::string::npos);

@@ -444,6 +444,10 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   CHECK(says(refused(views, c.call_options()), "lse", "attention_forward wrote"));
   views = good, views.lse = {good.lse.data(), {1, 2, 8}};
   CHECK(says(refused(views, c.call_options()), "lse", "the sizes must be those of q"));
+  views = good, views.lse = {nullptr, {1, 2, 7}};
+  CHECK(says(refused(views, c.call_options()), "lse", "null"));
+  views = good, views.dout = {nullptr, good.dout.extents()};
+  CHECK(says(refused(views, c.call_options()), "dout", "null"));
   views = good, views.dk = good.dq;
   CHECK(says(refused(views, c.call_options()), "dk", "must have the sizes of k"));
   views = good, views.dv = good.dk;

@@ -375,6 +375,11 @@ TEST_CASE("workspaces") {
     call.options.workspace = {call.memory, {size}};
     CHECK(call.run().ok());
   }
+  refused_after(
+      [](call_t& c) {
+        c.options.workspace = {nullptr, {16}};
+      },
+      {"workspace", "the pointer must not be null"});
   refused_after([](call_t& c) { c.options.workspace = {c.memory + 8, {16}}; }, {"workspace", "16-byte aligned"});
   refused_after(
       [](call_t& c) {

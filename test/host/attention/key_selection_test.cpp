@@ -96,4 +96,13 @@ TEST_CASE("selections that are refused") {
   giwa::cached_options with_workspace{};
   with_workspace.workspace = {reinterpret_cast<unsigned char*>(numbers), {64}};
   refused({numbers, 4, 4}, "indices", "must not overlap the workspace", with_workspace);
+  // A list for each of 2^32 queries: their number would not fit an int.
+  const giwa::int64 many_queries = giwa::int64{1} << 16;
+  const giwa::detail::cached_views<float, float, float> many{
+      giwa::tensor_view<const float, 4>(q, {many_queries, many_queries, 1, 16}, {0, 0, 16, 1}), {}, cache, {}};
+  const giwa::status s =
+      giwa::detail::check_selection(many, giwa::detail::selection_mask{{numbers, 0, 4}}, giwa::cached_options{});
+  INFO(giwa::format_status(s).c_str());
+  CHECK((s.argument == std::string("q") && s.expected == giwa::attention_limits::length &&
+         s.got == many_queries * many_queries));
 }

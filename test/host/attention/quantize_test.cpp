@@ -109,7 +109,7 @@ TEST_CASE("tensors without elements write nothing") {
 TEST_CASE("calls of quantize that are refused") {
   refusals r;
   CHECK(contains(r.text<3>({2, 5, 3}), "success"));
-  CHECK(contains(r.text<3>({2, 5, 3}, -1), "rows"));
+  CHECK(contains(r.text<3>({2, 5, 3}, -1), "the rows of a scale must be 0"));
   CHECK(contains(r.text<3>({2, 5, 3}, 2), "groups of rows"));
   CHECK(contains(r.text<3>({1, 5, 3}), "groups of rows"));
   CHECK(contains(r.text<3>({2, 1, 3}, 0), "success"));
@@ -138,6 +138,19 @@ TEST_CASE("calls of quantize that are refused") {
   };
   CHECK(contains(with_scales({nullptr, {2, 5, 3}}), "must not be null"));
   CHECK(contains(with_scales({r.scales.data(), {2, 5, 3}, {15, 0, 1}}), "must not be zero"));
+  r.in = {nullptr, {2, 5, 3, 8}};
+  CHECK(contains(r.text<3>({2, 5, 3}), "`x`: the pointer must not be null"));
+  std::vector<int4_pair> pairs(2 * 5 * 3 * 4);
+  const auto of_pairs = [&](giwa::int64 head) {
+    return std::string(
+        giwa::format_status(
+            giwa::quantize(giwa::host, tensor_view<bf16, 4>(r.x.data(), {2, 2, 3, 8}, {6 * head, 3 * head, head, 1}),
+                           tensor_view<int4_pair, 4>(pairs.data(), {2, 2, 3, 4}),
+                           tensor_view<float, 3>(r.scales.data(), {2, 2, 3}), {.rows = 1}))
+            .c_str());
+  };
+  CHECK(contains(of_pairs(10), "success"));
+  CHECK(contains(of_pairs(9), "for pairs of integers rows must be aligned to two elements"));
   const giwa::index<4> wide{1, 1, 1, giwa::attention_limits::length + 1};
   r.in = {r.x.data(), wide}, r.out = {r.codes.data(), wide};
   CHECK(contains(r.text<3>({1, 1, 1}), "the head size is out of range"));

@@ -99,6 +99,8 @@ TEST_CASE("each rule of read_cache has its sentence") {
   };
   refused([&](call& c) { in_pages(c), c.cache.lengths = nullptr; }, "lengths", "");
   refused([&](call& c) { in_pages(c), c.cache.sequences = 3; }, "keys", "as many sequences as the cache");
+  refused([&](call& c) { in_pages(c), c.cache.pages.most = giwa::attention_limits::length; }, "pages",
+          "the pages of a sequence have too many keys");
   // What the call reads shares no memory with what it writes.
   const auto as_codes = [](float* x) { return reinterpret_cast<giwa::int8_code*>(x); };
   const auto as_numbers = [](float* x) { return reinterpret_cast<int*>(x); };

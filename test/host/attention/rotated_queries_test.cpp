@@ -269,4 +269,7 @@ TEST_CASE("rotations and positions that do not fit are refused") {
   CHECK(says(table.run(giwa::rotary_table(inside, fits)), "cos", "must not overlap o"));
   CHECK(says(table.run(giwa::rotary_table(fits, inside)), "sin", "must not overlap o"));
   CHECK(says(table.run(giwa::rotary_table(fits, wrong)), "sin", "sizes of cos"));
+  const tensor_view<const float, 2> none(nullptr, {16, 4});
+  CHECK(says(table.run(giwa::rotary_table(none, fits)), "cos", "null"));
+  CHECK(says(table.run(giwa::rotary_table(fits, none)), "sin", "null"));
 }
