@@ -41,12 +41,14 @@ struct sm90_backward_op {
     block.sync();
     if (block.warp() < 4) {
       arch::release_registers<policy::producer_registers>();
-      if (block.warp() == 0) sm90_backward_loader<types, block_type>::run(block, p, s);
+      if (block.warp() == 0) {
+        sm90_backward_loader<types, block_type>::run(block, p, s);
+        // A kernel is complete when those before it are. In a warp of which one lane works the others' wait would block that lane.
+        if (!p.waits_first) arch::wait_for_previous_kernel();
+      }
       if constexpr (types::adds_dq)
         if (block.warp() % 2 == 1 && arch::elect_one()) sm90_dq_writer<types>::run(p, s, block.warp() / 2);
       if (block.warp() == 2 && arch::elect_one()) sm90_backward_scheduler<types>::run(block, p, s);
-      // A kernel is complete when those before it are.
-      if (!p.waits_first) arch::wait_for_previous_kernel();
     } else {
       arch::claim_registers<policy::consumer_registers>();
       if constexpr (types::by_gradient) {
