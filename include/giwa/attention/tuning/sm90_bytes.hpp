@@ -40,10 +40,10 @@ struct sm90_bytes_policy {
   static constexpr int bytes_besides =
       block_m * round_up(head_size, 128) + 2 * v_tile + (sums_in_shared ? 4 * block_m * head_size_v : 0);
   static constexpr int most_bytes = (227 << 10) - 6144;
-  // K is loaded before V of the tile before, and V takes twice as long until it can be multiplied. K-major, relative to three stages,
-  // whose ring takes more instructions than that of a power of two, 4 are 1.05 at 64 and 1.02 at 96 and 128, 2 are 1.03 at 192 and 256
-  // (H200, 2026-11-30, 2048 to 16384 tokens).
-  static constexpr int wanted_k_stages = !KMajorV ? 3 : sums_in_shared ? 4 : 2;
+  // K is loaded before V of the tile before, and V takes twice as long until it can be multiplied. Relative to three stages, whose ring
+  // takes more instructions than that of a power of two, K-major 4 are 1.05 at 64 and 1.02 at 96 and 128, 2 are 1.03 at 192 and 256;
+  // else 4 are 1.034, 1.028 and 0.96, 2 are 1.07 and 1.006 (H200, 2026-11-30, 2048 to 16384 tokens).
+  static constexpr int wanted_k_stages = !sums_in_shared ? 2 : KMajorV || HeadSizeV <= 96 ? 4 : 3;
   static constexpr bool k_stages_fit =
       bytes_besides + wanted_k_stages * k_tile + (KMajorV ? 0 : loaded_tile) <= most_bytes;
   static constexpr int k_stages = k_stages_fit ? wanted_k_stages : 2;
