@@ -255,6 +255,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm80/backward_all_sm80.cuh
   D giwa/attention/kernels/sm90/forward_types_sm90.cuh
   D giwa/attention/kernels/sm90/forward_scheduler_sm90.cuh
+  D giwa/attention/kernels/sm90/forward_keys_sm90.cuh
   D giwa/attention/kernels/sm90/forward_loader_sm90.cuh
   D giwa/attention/kernels/sm90/forward_consumer_state_sm90.cuh
   D giwa/attention/kernels/sm90/forward_products_sm90.cuh
@@ -309,6 +310,7 @@ set(GIWA_HEADERS
   L giwa/attention/append/append.cuh
   H giwa/attention/cpu/backward.hpp
   L giwa/attention/choose/gpu.cuh
+  L giwa/attention/quantize/k_major.cuh
   L giwa/attention/quantize/quantize.cuh
   L giwa/attention/blocks/block_map.cuh
   L giwa/attention/choose/candidates.cuh

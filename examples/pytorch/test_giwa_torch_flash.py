@@ -277,6 +277,13 @@ def test_e4m3():
         scaled = [x.float() * (1 if d is None else d.repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None]) for x, d in zip((q, k, v), descales)]
         exact, _ = definition(*scaled, torch.float32, causal=causal)
         assert near(o, exact[0]), "e4m3"
+        for keys in (90, 96):  # v K-major: the strides of its columns are multiples of 16 bytes, or it is copied
+            columns = torch.zeros(2, 2, SIZE, keys, device=DEVICE).to(v.dtype)
+            columns[..., :90] = v.permute(0, 2, 3, 1)
+            k_major = columns[..., :90].permute(0, 3, 1, 2)
+            assert k_major.stride(1) == 1
+            o = flash_attn_func(q, k, k_major, causal=causal, **dict(zip(names, descales)))
+            assert near(o, exact[0]), "e4m3, v K-major"
     offsets = torch.tensor([0, 30, 70], dtype=torch.int32, device=DEVICE), torch.tensor([0, 40, 90], dtype=torch.int32, device=DEVICE)
     o = flash_attn_varlen_func(q[0], k[0], v[0], *offsets, 40, 50, causal=True, **dict(zip(names, (x[:1] for x in own))))
     scaled = [x[:1].float() * d[:1].repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None] for x, d in zip((q, k, v), own)]

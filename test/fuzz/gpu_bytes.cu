@@ -43,6 +43,7 @@ case_options draw_form(uint64 seed) {
   if (random.below(3) == 0)
     for (auto& of : c.layout) of = static_cast<case_layout>(random.below(static_cast<int64>(case_layout::count)));
   if (random.below(6) == 0) c.offset = static_cast<int>(random.below(20));
+  if (seed / 3 % 3 == 0) c.layout[2] = case_layout::k_major;
   return c;
 }
 

@@ -31,10 +31,13 @@ enum class case_layout : int {
   reversed,     // all strides but the last are negative
   odd_ones,     // contiguous, with absurd strides where a size is 1
   broadcast,    // the same for all sequences; of an output: contiguous
-  count
+  count,
+  k_major =
+      count  // (batch, heads, head size, length) in memory, each column of a head at a multiple of 16 elements: v of e4m3 alone
 };
 inline const char* name_of(case_layout l) {
-  constexpr const char* names[] = {"contiguous", "heads_first", "padded", "reversed", "odd_ones", "broadcast"};
+  constexpr const char* names[] = {"contiguous", "heads_first", "padded", "reversed",
+                                   "odd_ones",   "broadcast",   "k_major"};
   return names[static_cast<int>(l)];
 }
 
@@ -107,12 +110,15 @@ case_buffer<T, Rank> new_buffer(const giwa::index<Rank>& extents, case_layout la
   int order[Rank];
   for (int d = 0; d < Rank; ++d) order[d] = d;
   if (layout == case_layout::heads_first && Rank == 4) std::swap(order[1], order[2]);
+  if constexpr (Rank == 4)
+    if (layout == case_layout::k_major) order[1] = 2, order[2] = 3, order[3] = 1;
   int64 stride = 1;
   for (int i = Rank - 1; i >= 0; --i) {
     const int d = order[i];
     b.strides[d] = stride;
     stride *= std::max<int64>(1, extents[d]);
     if (layout == case_layout::padded) stride += 2 * (Rank - i) + 1;
+    if (layout == case_layout::k_major) stride = giwa::round_up(stride, int64{16});
   }
   if (layout == case_layout::broadcast && !written) b.strides[0] = 0;
   b.origin = guard + offset;

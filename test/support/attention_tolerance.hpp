@@ -90,7 +90,7 @@ GIWA_HOST_DEVICE row_scale attention_plain_row(const giwa::detail::attention_par
     const T* const v = h.v.data() + key * h.v.stride(0);
     const auto factor = static_cast<float>(dropped(query, key));
     for (int64 i = 0; i < width; ++i) {
-      const float of_v = factor * convert<float>{}(v[i]), x = weight * of_v;
+      const float of_v = factor * convert<float>{}(v[i * h.v.stride(1)]), x = weight * of_v;
       value[i] += x;
       sum[i] += x < 0 ? -x : x;
       square[i] += x * x;

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
 #include <limits>
 #include <mutex>
 #include <shared_mutex>
@@ -153,13 +154,21 @@ void check_query(const Tensor& q, bool of_e4m3 = false) {
 }
 // A tensor whose last dimension is contiguous: copied only if it is not.
 Tensor in_rows(const Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
+// Values, which in float8_e4m3fn may be K-major: dimension `length` is contiguous, and TMA addresses the others.
+Tensor values_in_rows(const Tensor& t, bool of_e4m3, int64_t length) {
+  bool columns =
+      of_e4m3 && t.dim() == 4 && t.stride(length) == 1 && reinterpret_cast<std::uintptr_t>(t.data_ptr()) % 16 == 0;
+  for (int64_t d = 0; d < t.dim(); ++d) columns = columns && (d == length || t.size(d) <= 1 || t.stride(d) % 16 == 0);
+  return columns ? t : in_rows(t);
+}
 
 // (batch, length, heads, head size), from (batch, heads, length, head size) if `heads_first`, or from packed (rows,
 // heads, head size).
 giwa_torch::tensor rows_of(const Tensor& t, bool heads_first) {
-  if (t.dim() == 3) return {t.data_ptr(), {1, t.size(0), t.size(1), t.size(2)}, {0, t.stride(0), t.stride(1), 1}};
+  const int64_t column = t.size(-1) <= 1 ? 1 : t.stride(-1);
+  if (t.dim() == 3) return {t.data_ptr(), {1, t.size(0), t.size(1), t.size(2)}, {0, t.stride(0), t.stride(1), column}};
   const int l = heads_first ? 2 : 1, h = 3 - l;
-  return {t.data_ptr(), {t.size(0), t.size(l), t.size(h), t.size(3)}, {t.stride(0), t.stride(l), t.stride(h), 1}};
+  return {t.data_ptr(), {t.size(0), t.size(l), t.size(h), t.size(3)}, {t.stride(0), t.stride(l), t.stride(h), column}};
 }
 
 // A tensor with the rows of `like` and so many columns, in the memory order of `like`: its dimensions before the last
@@ -286,7 +295,7 @@ struct prepared {
     check_query(q_, of_e4m3);
     const int64_t dimensions = p.q_offsets ? 3 : 4;
     check(q_, "q", q_, dimensions), check(k_, "k", q_, dimensions), check(v_, "v", q_, dimensions);
-    q = in_rows(q_), k = in_rows(k_), v = in_rows(v_);
+    q = in_rows(q_), k = in_rows(k_), v = values_in_rows(v_, of_e4m3, p.heads_first ? 2 : 1);
     c.q = rows_of(q, p.heads_first), c.k = rows_of(k, p.heads_first), c.v = rows_of(v, p.heads_first);
     c.left = as_int(p.left), c.right = as_int(p.right), c.bottom_right = p.bottom_right;
     const int64_t heads = c.q.sizes[2];

@@ -77,28 +77,13 @@ struct wgmma_operand : operand_traits<Operand> {
   }
 };
 
-}  // namespace detail
-
-/// Starts d = a b, or d += a b, with swizzled shared tiles or transposed() tiles, of fp16, bf16, or fp32, which wgmma truncates
-/// to tf32 and which must be contiguous along k. All threads of a warpgroup call it. Asynchronous: call wgmma_fence() before the first product, wgmma_commit()
-/// after the last of a group, and wgmma_wait<n>() before d is read or an operand overwritten; arch/wgmma.cuh has the rules.
-///
-/// `multiply<80>(...)` uses 80 of k only, because tiles consist of whole slabs whose end may be unused.
-///
-/// Parameters:
-///   - d: (64, Columns)
-///   - a: (m, k), of which rows [first_row, first_row + 64) are multiplied
-///   - first_row: of a
-///   - b: (k, Columns), or a tile with more columns, of which those from `first_column` on are used
-///   - accumulate: whether d is added to
-///   - of_a, of_b: the first of the k that are used, in the rows of a and in the columns of b
-///   - first_column: a multiple of the width of b's slabs (128, 64 or 32 bytes)
-template <int Depth = 0, descriptors How = descriptors::from_first, int Columns, class Left, class Right>
-GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate,
-                          int of_a = 0, int of_b = 0, int first_column = 0) {
-  detail::require_product<Columns, Left, Right>();
-  using left = detail::wgmma_operand<Left, true>;
-  using right = detail::wgmma_operand<Right, false>;
+/// multiply() below, to registers of any map.
+template <int Depth, descriptors How, int Columns, class Left, class Right>
+GIWA_DEVICE void multiply_tiles(float (&d)[Columns / 2], const Left& a, int first_row, const Right& b, bool accumulate,
+                                int of_a, int of_b, int first_column) {
+  require_product<Columns, Left, Right>();
+  using left = wgmma_operand<Left, true>;
+  using right = wgmma_operand<Right, false>;
   constexpr int bytes = (Depth == 0 ? left::columns : Depth) * left::size;
   static_assert(Depth >= 0 && Depth <= left::columns, "giwa::multiply: Depth must be at most the columns of a.");
   static_assert(left::rows % 64 == 0, "giwa::multiply: the rows of a must be a multiple of 64.");
@@ -120,21 +105,43 @@ GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_r
     GIWA_UNROLL
     for (int k = 0; k < bytes / left::step_bytes; ++k)
       instruction::template shared<typename left::value_type, left::major, right::major>(
-          d.value, detail::advance<How>(from_a, left::offset_of(step_of_a + k)),
-          detail::advance<How>(from_b, right::offset_of(step_of_b + k)), accumulate || k > 0);
+          d, advance<How>(from_a, left::offset_of(step_of_a + k)),
+          advance<How>(from_b, right::offset_of(step_of_b + k)), accumulate || k > 0);
   } else {
-    uint64 from_a = detail::advance<How>(left::template descriptor<How>(a, first_row), left::offset_of(step_of_a)),
-           from_b = detail::advance<How>(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));
+    uint64 from_a = advance<How>(left::template descriptor<How>(a, first_row), left::offset_of(step_of_a)),
+           from_b = advance<How>(right::template descriptor<How>(b, first_column), right::offset_of(step_of_b));
     GIWA_UNROLL
     for (int k = 0; k < bytes / left::step_bytes; ++k) {
       arch::fence_descriptor(from_a);
       arch::fence_descriptor(from_b);
-      instruction::template shared<typename left::value_type, left::major, right::major>(d.value, from_a, from_b,
+      instruction::template shared<typename left::value_type, left::major, right::major>(d, from_a, from_b,
                                                                                          accumulate || k > 0);
-      from_a = detail::advance<How>(from_a, left::offset_of(step_of_a + k + 1) - left::offset_of(step_of_a + k));
-      from_b = detail::advance<How>(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
+      from_a = advance<How>(from_a, left::offset_of(step_of_a + k + 1) - left::offset_of(step_of_a + k));
+      from_b = advance<How>(from_b, right::offset_of(step_of_b + k + 1) - right::offset_of(step_of_b + k));
     }
   }
+}
+
+}  // namespace detail
+
+/// Starts d = a b, or d += a b, with swizzled shared tiles or transposed() tiles, of fp16, bf16, or fp32, which wgmma truncates
+/// to tf32 and which must be contiguous along k. All threads of a warpgroup call it. Asynchronous: call wgmma_fence() before the first product, wgmma_commit()
+/// after the last of a group, and wgmma_wait<n>() before d is read or an operand overwritten; arch/wgmma.cuh has the rules.
+///
+/// `multiply<80>(...)` uses 80 of k only, because tiles consist of whole slabs whose end may be unused.
+///
+/// Parameters:
+///   - d: (64, Columns)
+///   - a: (m, k), of which rows [first_row, first_row + 64) are multiplied
+///   - first_row: of a
+///   - b: (k, Columns), or a tile with more columns, of which those from `first_column` on are used
+///   - accumulate: whether d is added to
+///   - of_a, of_b: the first of the k that are used, in the rows of a and in the columns of b
+///   - first_column: a multiple of the width of b's slabs (128, 64 or 32 bytes)
+template <int Depth = 0, descriptors How = descriptors::from_first, int Columns, class Left, class Right>
+GIWA_DEVICE void multiply(warpgroup_tile<Columns>& d, const Left& a, int first_row, const Right& b, bool accumulate,
+                          int of_a = 0, int of_b = 0, int first_column = 0) {
+  detail::multiply_tiles<Depth, How, Columns>(d.value, a, first_row, b, accumulate, of_a, of_b, first_column);
 }
 
 /// Starts d = a b or d += a b as above with a in registers.

@@ -33,6 +33,18 @@ GIWA_HOST_DEVICE void to_operand_of_bytes(const register_tile<float, Map>& from,
   }
 }
 
+/// The same of an accumulator whose lanes have four neighbouring columns: the other operand has its rows in order.
+template <int Columns>
+GIWA_HOST_DEVICE void to_operand_of_bytes(const register_tile<float, warpgroup_quads_map<Columns>>& from,
+                                          uint32 (&to)[Columns / 8]) {
+  GIWA_UNROLL
+  for (int word = 0; word < Columns / 8; ++word) {
+    const float *const v = from.value + word / 2 * 4 + word % 2 * 2, *const later = v + Columns / 4;
+    const float four[4] = {v[0], v[1], later[0], later[1]};
+    to[word] = arch::fp32_to_e4m3(four);
+  }
+}
+
 /// Bits 0 to 6 of each byte of the mask are set, and bit 7 too, where the byte of a word of e4m3 is NaN.
 GIWA_HOST_DEVICE constexpr uint32 nan_bytes(uint32 word) {
   const uint32 top = ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;

@@ -60,6 +60,28 @@ struct warpgroup_map {
   ///@}
 };
 
+/// The map of the accumulator of wgmma whose right operand has its rows in another order: of each 16 columns 4c and 4c + 1, c from 0 to 3,
+/// are 8 rows of its first half, and 4c + 2 and 4c + 3 of its second half. So a thread has four neighbours of each 16.
+template <int Columns>
+struct warpgroup_quads_map {
+  /// `threads` have `registers` elements each, of `rows` rows, which `lanes` share. Register i is in slot(i) and
+  /// column(thread, i); a slot is row(thread, slot).
+  ///@{
+  static_assert(Columns % 16 == 0, "giwa::warpgroup_quads_map: choose a multiple of 16 columns.");
+  using base = warpgroup_map<Columns>;
+  using shape = typename base::shape;
+  static constexpr int threads = base::threads, registers = base::registers, rows = base::rows, lanes = base::lanes,
+                       period = registers;
+
+  GIWA_HOST_DEVICE static constexpr int slot(int i) { return base::slot(i); }
+  GIWA_HOST_DEVICE static constexpr int row(int thread, int slot) { return base::row(thread, slot); }
+  GIWA_HOST_DEVICE static constexpr int column(int thread, int i) {
+    constexpr int half = registers / 2;
+    return i % half / 4 * 16 + thread % 4 * 4 + i / half * 2 + i % 2;
+  }
+  ///@}
+};
+
 /// The map of ThreadRows x ThreadColumns threads, row-major: each thread has every ThreadRows-th row and every
 /// ThreadColumns-th group of `Run` columns, so that neighbouring threads read neighbouring columns.
 template <class Shape, int ThreadRows, int ThreadColumns, int Run = 1>

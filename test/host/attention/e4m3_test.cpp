@@ -58,6 +58,32 @@ TEST_CASE("e4m3 in several head sizes, with outputs of each type and hostile num
   CHECK_NO_FAULTS(f);
 }
 
+TEST_CASE("a K-major v of e4m3") {
+  faults f;
+  for (const int64 keys : {1, 5, 64, 97, 130}) {
+    case_options c = e4m3_options(45, keys, 64);
+    c.layout[2] = case_layout::k_major;
+    attention_case<e4m3, float> by_columns(c);
+    f.add(fault<64>(by_columns, giwa::causal{}));
+    c.layout[2] = case_layout::contiguous;
+    attention_case<e4m3, float> by_rows(c);
+    f.add(run<64>(by_rows, giwa::causal{}));
+    CHECK(same_bits(by_rows.o.memory, by_columns.o.memory));
+    c.layout[2] = case_layout::k_major, c.head_size_v = 40;
+    attention_case<e4m3, fp16> narrow(c);
+    f.add((fault<64, 40>(narrow, giwa::full{})));
+  }
+  CHECK_NO_FAULTS(f);
+  case_options c = e4m3_options(45, 50, 64);
+  c.layout[1] = case_layout::k_major;  // of k, which must have contiguous rows
+  attention_case<e4m3, float> of_keys(c);
+  CHECK(run<64>(of_keys, giwa::full{}).find("contiguous") != std::string::npos);
+  c.layout = {};
+  c.layout[2] = case_layout::k_major;
+  attention_case<fp16, float> wide(c);
+  CHECK(run<64>(wide, giwa::full{}).find("contiguous") != std::string::npos);
+}
+
 TEST_CASE("e4m3 under every mask and some score modifiers") {
   faults f;
   const case_options c = e4m3_options(70, 97, 64);

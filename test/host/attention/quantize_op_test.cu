@@ -30,7 +30,9 @@ struct on_executor {
     using namespace giwa::detail;
     const tensor_view<const T, 4> x = data.x.view();
     const auto codes = data.codes.view();
-    if (!rows_are_aligned(x, Count * int64{sizeof(T)}) || !rows_are_aligned(codes, Count / codes_of<Code>)) {
+    const bool k_major = codes_of<Code> == 1 && data.options.k_major && data.options.offset % 4 == 0;
+    if (!rows_are_aligned(x, Count * int64{sizeof(T)}) ||
+        !(k_major || rows_are_aligned(codes, Count / codes_of<Code>))) {
       const giwa::status s = data.call(giwa::host, data.x.memory.data(), data.codes.memory.data(),
                                        data.scales.memory.data(), data.channel.memory.data());
       return s.ok() ? "" : giwa::format_status(s).c_str();
@@ -46,6 +48,10 @@ struct on_executor {
       auto of = first::params_of({x, codes, data.channel.view(), fast_divisor(runs)});
       of.chunk = 16, of.chunks = fast_divisor(giwa::ceil_div(x.extent(1), of.chunk));  // several for each run
       if (const std::string error = run<first>(of); !error.empty()) return error;
+      if constexpr (codes_of<Code> == 1) {
+        using columns = quantize_k_major_op<head_channels<T, Code>, T, Code, Count>;
+        if (k_major) return run<columns>(columns::params_of(of.call));
+      }
       return run<second>({of.call, of.tiles, of.chunks, of.chunk});
     }
     const int all = static_cast<int>(x.extent(1));
@@ -54,8 +60,8 @@ struct on_executor {
         x,    codes, data.scales.view(), rows, runs, fast_divisor(x.extent(2)), fast_divisor(giwa::ceil_div(all, rows)),
         rows, {}};
     // Every kernel takes groups of every size.
-    if (*calls % 3 == 0) return run<quantize_rows_op<T, Code, Count, 2>>(p);
-    if (*calls % 3 == 1) return run<quantize_blocks_op<T, Code, Count, 4, quantize_pass::all>>(p);
+    if (*calls % 3 == 0 && !k_major) return run<quantize_rows_op<T, Code, Count, 2>>(p);
+    if (*calls % 3 == 1 && !k_major) return run<quantize_blocks_op<T, Code, Count, 4, quantize_pass::all>>(p);
     p.chunk_rows = 3, p.chunks = fast_divisor(giwa::ceil_div(rows, 3));
     const clear_scales<3> clear{data.scales.view()};
     for (int64 b = 0; b < x.extent(0); ++b)
@@ -64,6 +70,10 @@ struct on_executor {
     if (const std::string error = run<quantize_blocks_op<T, Code, Count, 4, quantize_pass::raise_scale>>(p);
         !error.empty())
       return error;
+    if constexpr (codes_of<Code> == 1) {
+      using columns = quantize_k_major_op<row_groups<T, Code>, T, Code, Count>;
+      if (k_major) return run<columns>(columns::params_of(p));
+    }
     return run<quantize_blocks_op<T, Code, Count, 4, quantize_pass::write_codes>>(p);
   }
 };

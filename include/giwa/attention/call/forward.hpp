@@ -127,7 +127,8 @@ inline namespace GIWA_ARCH_TAG {
 /// Elements are fp16, bf16 or fp32, one type for q, k and v; o may have a different one. q, k and v may also be e4m3,
 /// with options.scales (docs/attention.md): on Hopper the weights of the softmax are rounded to e4m3 then, elsewhere products run in
 /// fp32, without tensor cores. Strides are 64-bit numbers of
-/// any value, including 0 and negative ones, except that the last must be 1. Sums are in fp32.
+/// any value, including 0 and negative ones, except that the last must be 1, or of a v of e4m3 that of its keys (K-major). Sums are in
+/// fp32.
 ///
 /// On a stream the call is asynchronous, allocates nothing, and may be captured in a graph; all memory must be
 /// accessible to the device. On giwa::host all memory is host memory, and the call returns when o and lse are written.
@@ -135,8 +136,8 @@ inline namespace GIWA_ARCH_TAG {
 /// The result is finite if (keys that a row sees) * max |v| and (head size) * max |q| * max |k| are at most 3.4e38
 /// (docs/numerics.md). A row that keeps no key gives 0 and an lse of -inf. A NaN that a row sees makes it NaN; an
 /// infinity that it sees in v gives an infinity or NaN. Values that are masked for a row, or outside its sequence, do
-/// not affect it, NaN included. The bits of a row depend on types, head sizes, mask, tile, GPU and alignment of the
-/// tensors. They do not depend on the batch, the heads, other rows or other sequences, with three exceptions: the result
+/// not affect it, NaN included. The bits of a row depend on types, head sizes, mask, tile, GPU, alignment of the
+/// tensors and on whether v is K-major. They do not depend on the batch, the heads, other rows or other sequences, with three exceptions: the result
 /// of an infinite value; fp32 on tensor cores, where a group of rows shares a power of two (docs/attention_fp32.md); and
 /// the tile of long calls on Hopper (docs/numerics.md).
 ///

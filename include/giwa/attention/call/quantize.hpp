@@ -33,7 +33,8 @@ template <class T, class Code, int Rank>
 status check_quantize(const tensor_view<const T, 4>& x, const tensor_view<Code, 4>& codes,
                       const tensor_view<float, Rank>& scales, const index<Rank>& sizes) {
   first_failure broken;
-  if (broken(check_rows(x, "x")) || broken(check_rows(codes, "codes")) || broken(scales.check("scales")))
+  if (broken(check_rows(x, "x")) || broken(check_rows(codes, "codes", codes_of<Code> == 1)) ||
+      broken(scales.check("scales")))
     return broken.state;
   constexpr const char* messages[4] = {"codes must have the batch of x", "codes must have as many rows as x",
                                        "codes must have as many heads as x", "codes must have the head size of x"};
@@ -108,7 +109,8 @@ inline namespace GIWA_ARCH_TAG {
 /// the largest code, NaN stays NaN in e4m3 and is 0 in integers. Pairs of integers need rows of
 /// x that are aligned to two elements.
 ///
-/// Any strides, but the last of x and codes is 1; fastest are 16-byte aligned rows. An empty x writes nothing. On a stream of the
+/// Any strides, but the last of x and codes is 1; fastest are 16-byte aligned rows. Codes of 8 bits may be K-major instead: the stride of
+/// their rows is 1, as of a v for attention_forward; fastest are other strides that are multiples of 4. An empty x writes nothing. On a stream of the
 /// current device: asynchronous, one launch, or three for channels and large groups; allocates nothing, may be captured. With
 /// giwa::host: done when it returns (`#include <giwa/host.hpp>`). The result is deterministic, and the same bits on host and device. Errors: sizes that do
 /// not fit together, overlaps, memory that the GPU cannot use, those of launch(). Nothing is written then.

@@ -55,7 +55,14 @@ struct forward_sm90 : candidate {
     // P is rounded before it is multiplied by V, so it has no scales of keys. Those of k begin at multiples of 64 of the tensor's rows.
     if constexpr (element_traits<T>::has_scales)
       if (call.scales.v_rows != 0 || (call.scales.k_rows != 0 && call.views.is_packed())) return fits_another_tile;
-    return check_tensor_maps(heads_first(call.views.q), heads_first(call.views.k), heads_first(call.views.v));
+    const auto v = heads_first(call.views.v);
+    if constexpr (op::types::k_major_v) {
+      // TMA copies from keys that are multiples of 16 on, and packed sequences begin anywhere.
+      if (v.stride(2) != 1 || call.views.is_packed()) return fits_another_tile;
+      return check_tensor_maps(heads_first(call.views.q), heads_first(call.views.k), v.transposed(2, 3));
+    } else {
+      return check_tensor_maps(heads_first(call.views.q), heads_first(call.views.k), v);
+    }
   }
   static result<gpu_traits> gpu() { return current_gpu(path_of<op>()); }
   static bool runs_on(const gpu_traits& gpu) { return gpu.wgmma; }
@@ -182,8 +189,11 @@ struct forward_kernels<T, O, HeadSize, HeadSizeV, Tile, Mask, Score> {
   static constexpr bool has_bytes =
       has_sm90 && HeadSize <= 256 && HeadSizeV <= 256 && !stdlib::same_as<Tile, fp32_exact>;
   using tile = stdlib::conditional_t<is_attention_tile<Tile>, Tile, automatic_tile>;
-  using sm90 = sm90_bytes_policy_of<HeadSize, HeadSizeV, tile>;
-  using type = prepared_call<forward_sm90<T, O, sm90, Mask, Score, has_bytes>,
+  template <bool KMajorV>
+  using sm90 = sm90_bytes_policy_of<HeadSize, HeadSizeV, tile, KMajorV>;
+  // The decisions of dropout are in another order than the keys of a K-major V.
+  using type = prepared_call<forward_sm90<T, O, sm90<false>, Mask, Score, has_bytes>,
+                             forward_sm90<T, O, sm90<true>, Mask, Score, has_bytes && !drops_weights<Score>>,
                              forward_simt<T, O, HeadSize, HeadSizeV, Mask, Score>>;
 };
 template <class T, class O, int HeadSize, int HeadSizeV, class Tile, class Mask, class Score>

@@ -18,6 +18,22 @@ result<int64> persistent_blocks(int cluster, const gpu_traits& gpu) {
     return {gpu.multiprocessors < cluster ? cluster : gpu.multiprocessors / cluster * cluster, {}};
 }
 
+/// Encodes the tensor maps of k where v is K-major.
+template <class Types, class Params, class Element>
+void encode_keys(Params& p, const tensor_view<Element, 4>& k, tensor_map_encoder encoder, status& state) {
+  if (!state.ok()) return;
+  const int64 rows = k.extent(2), of_group = rows < 4 ? 1 : 4;
+  p.keys.groups = static_cast<int>(rows / 4);
+  const tensor_view<Element, 5> groups(k.data(),
+                                       {k.extent(0), k.extent(1), rows < 4 ? 1 : rows / 4, of_group, k.extent(3)},
+                                       {k.stride(0), k.stride(1), 4 * k.stride(2), k.stride(2), k.stride(3)});
+  using box = tensor_box<typename Types::k_tile>;
+  const result<tensor_map> map =
+      make_tensor_map(groups, index<5>{1, 1, Types::block_n / 4, 2, box::columns}, box::pattern, "k", encoder);
+  p.k = map.value, state = map.state;
+  encode_map<typename Types::k_tile>(p.keys.two_rows, k, "k", encoder, state, 2);
+}
+
 /// Encodes the tensor maps of k and v, of q if TMA loads it, and of o if TMA can store it.
 template <class Op, class O, class Element>
 status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, const tensor_view<Element, 4>& k,
@@ -26,8 +42,13 @@ status encode_maps(typename Op::params& p, const tensor_view<Element, 4>& q, con
   const result<tensor_map_encoder> encoder = tensor_map_encoder::find("q");
   status state = encoder.state;
   if constexpr (!types::is_split) encode_map<typename types::q_tile>(p.q, q, "q", encoder.value, state);
-  encode_map<typename types::k_tile>(p.k, k, "k", encoder.value, state);
-  encode_map<typename types::loaded_v_tile>(p.v, v, "v", encoder.value, state);
+  if constexpr (types::k_major_v) {
+    encode_keys<types>(p, k, encoder.value, state);
+    encode_map<typename types::v_tile>(p.v, v.transposed(2, 3), "v", encoder.value, state);
+  } else {
+    encode_map<typename types::k_tile>(p.k, k, "k", encoder.value, state);
+    encode_map<typename types::loaded_v_tile>(p.v, v, "v", encoder.value, state);
+  }
   if constexpr (types::stores_tiles) {
     p.stores_by_tma = check_store_map(o, "o").ok();
     if (p.stores_by_tma) encode_map<typename types::o_rows>(p.o, o, "o", encoder.value, state);
@@ -82,7 +103,8 @@ struct prepared_sm90 {
                        .k = {},
                        .v = {},
                        .o = {},
-                       .narrow = {}},
+                       .narrow = {},
+                       .keys = {}},
                       max_int64};
     typename Op::params& p = made->params;
     if (const status s = encode_maps<Op>(p, q, k, v, heads_first(call.views.o)); !s.ok()) return s;

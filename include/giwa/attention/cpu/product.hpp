@@ -102,7 +102,10 @@ inline void host_widen(const host_loops&, const int4_pair* from, float* to, int 
 /// The same of a row with scales.
 template <class T>
 inline void host_widen(const host_loops& loops, const scaled_row<T>& row, float* to, int count) {
-  host_widen(loops, row.data, to, count);
+  if (row.step == 1)
+    host_widen(loops, row.data, to, count);
+  else
+    for (int i = 0; i < count; ++i) to[i] = convert<float>{}(row.data[i * row.step]);
   if (row.channel.data == nullptr && row.mean.data == nullptr)
     for (int i = 0; i < count; ++i) to[i] *= row.scale;
   else
@@ -117,7 +120,7 @@ inline void host_prefetch(const T* row, int count) {
 }
 template <class T>
 inline void host_prefetch(const scaled_row<T>& row, int count) {
-  host_prefetch(row.data, count);
+  if (row.step == 1) host_prefetch(row.data, count);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -107,12 +107,13 @@ GIWA_HOST_DEVICE with_scales<T, head_scales> scales_of_head(
 template <class T>
 struct scaled_row {
   const T* data;
+  int64 step;  // from an element to the next one: not 1 for a K-major v
   float scale;
   column_numbers channel, mean;
 };
 template <class T>
 GIWA_HOST_DEVICE double exact_element(const scaled_row<T>& row, int64 i) {
-  return static_cast<double>(row.data[i]) * static_cast<double>(row.scale) *
+  return static_cast<double>(row.data[i * row.step]) * static_cast<double>(row.scale) *
              static_cast<double>(row.channel.get(i, 1.f)) +
          static_cast<double>(row.mean.get(i, 0.f));
 }
@@ -124,18 +125,19 @@ class scaled_rows {
                                const column_numbers& channel = {}, const column_numbers& mean = {})
       : data_(view.data()),
         stride_(view.stride(0)),
+        step_(view.stride(1)),
         count_(view.extent(0)),
         scales_(scales),
         channel_(channel),
         mean_(mean) {}
   GIWA_HOST_DEVICE scaled_row<T> operator[](int64 n) const {
-    return {data_ + n * stride_, scales_[static_cast<int>(n)], channel_, mean_};
+    return {data_ + n * stride_, step_, scales_[static_cast<int>(n)], channel_, mean_};
   }
   GIWA_HOST_DEVICE int64 count() const { return count_; }
 
  private:
   const T* data_;
-  int64 stride_, count_;
+  int64 stride_, step_, count_;
   row_scales scales_;
   column_numbers channel_, mean_;
 };

@@ -11,11 +11,13 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// A tensor (batch, length, heads, head size) whose last stride is 1 unless the head size is.
+/// A tensor (batch, length, heads, head size) whose last stride is 1 unless the head size is. With `or_columns` the stride of the length
+/// may be 1 instead.
 template <class T>
-GIWA_HOST_DEVICE constexpr status check_rows(const tensor_view<T, 4>& v, const char* argument) {
+GIWA_HOST_DEVICE constexpr status check_rows(const tensor_view<T, 4>& v, const char* argument,
+                                             bool or_columns = false) {
   if (const status s = v.check(argument); !s.ok()) return s;
-  if (v.extent(3) > 1 && v.size() > 0 && v.stride(3) != 1)
+  if (v.extent(3) > 1 && v.size() > 0 && v.stride(3) != 1 && !(or_columns && v.stride(1) == 1))
     return status::invalid(argument, "the last dimension must be contiguous (stride 1)", bound::exactly, 1,
                            v.stride(3));
   if (v.extent(1) > attention_limits::length)
@@ -171,8 +173,8 @@ GIWA_HOST_DEVICE constexpr status check_tensors(const tensor_view<const T, 4>& q
                                                 const tensor_view<const Element, 4>& v, const tensor_view<O, 4>& o,
                                                 int64 head_size, int64 head_size_v, bool same_batch) {
   first_failure broken;
-  if (broken(check_rows(q, "q")) || broken(check_rows(k, "k")) || broken(check_rows(v, "v")) ||
-      broken(check_rows(o, "o")))
+  if (broken(check_rows(q, "q")) || broken(check_rows(k, "k")) ||
+      broken(check_rows(v, "v", element_traits<T>::has_scales)) || broken(check_rows(o, "o")))
     return broken.state;
   if (q.extent(3) != head_size)
     return status::invalid("q", "the head size is not the one that this call was compiled for", bound::exactly,

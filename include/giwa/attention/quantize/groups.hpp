@@ -97,7 +97,9 @@ GIWA_HOST_DEVICE void quantize_chunk(const Team& team, const row_groups<T, Code>
     float x[stdlib::size_t{Count}];
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i) x[i] = convert<float>{}(r.get(i));
-    round_run<Code, Count>(to + place.row * p.codes.stride(1) + place.run * Count / codes_of<Code>, x,
+    // Single codes may be K-major.
+    const int64 column = Count == 1 ? place.run * p.codes.stride(3) : place.run * Count / codes_of<Code>;
+    round_run<Code, Count>(to + place.row * p.codes.stride(1) + column, x,
                            [&](int, float y) { return fma_with_subnormals(y, reciprocal, -0.0f); });
   };
   at = first;

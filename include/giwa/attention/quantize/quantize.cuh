@@ -5,6 +5,7 @@
 
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/attention/call/quantize.hpp>
+#include <giwa/attention/quantize/k_major.cuh>
 #include <giwa/device/pointer.hpp>
 #include <giwa/grid/for_all.cuh>
 #include <giwa/grid/launch.cuh>
@@ -166,6 +167,11 @@ struct stream_quantize {
       return bad;
     constexpr int count = 16 / static_cast<int>(sizeof(T));
     constexpr int codes = codes_of<stdlib::remove_reference_t<decltype(*p.codes.data())>>;
+    if constexpr (codes == 1)
+      if (p.codes.extent(3) > 1 && p.codes.stride(3) != 1) {
+        if (!has_words(p.codes)) return launch_runs<1>(s, p);
+        return rows_are_aligned(p.x, 16) ? launch_k_major<count>(s, p) : launch_k_major<1>(s, p);
+      }
     return rows_are_aligned(p.x, 16) && rows_are_aligned(p.codes, count / codes) ? launch_runs<count>(s, p)
                                                                                  : launch_runs<codes>(s, p);
   }
@@ -173,6 +179,34 @@ struct stream_quantize {
  private:
   /// A block holds up to 8 runs a thread: of 128 threads if these are enough.
   static constexpr int most_held = 8, threads = 256;
+
+  /// Whether four rows of K-major codes, from a multiple of four on, are an aligned word.
+  template <class Code>
+  static bool has_words(const tensor_view<Code, 4>& codes) {
+    bool has = reinterpret_cast<uint64>(codes.data()) % 4 == 0;
+    for (const int d : {0, 2, 3}) has = has && (codes.extent(d) == 1 || codes.stride(d) % 4 == 0);
+    return has;
+  }
+  /// K-major codes: the first pass of large groups, and another second one.
+  ///@{
+  template <int Count, class Code>
+  static status launch_k_major(cudaStream_t s, row_groups<T, Code> p) {
+    p.runs = static_cast<int>(p.x.extent(3) / Count);
+    if (const status c = launch_scales<Count>(s, p); !c.ok()) return c;
+    return launch_words<quantize_k_major_op<row_groups<T, Code>, T, Code, Count>>(s, p);
+  }
+  template <int Count, class Code>
+  static status launch_k_major(cudaStream_t s, head_channels<T, Code> p) {
+    p.runs = fast_divisor(p.x.extent(3) / Count);
+    if (const status c = launch_scales<Count>(s, p); !c.ok()) return c;
+    return launch_words<quantize_k_major_op<head_channels<T, Code>, T, Code, Count>>(s, p);
+  }
+  template <class Op, class Problem>
+  static status launch_words(cudaStream_t s, const Problem& p) {
+    const auto params = Op::params_of(p);
+    return launch_op<Op>(s, ceil_div(Op::tiles(params), int64{threads / 32}), threads, params);
+  }
+  ///@}
 
   template <int Count, class Code>
   static status launch_runs(cudaStream_t s, row_groups<T, Code> p) {
@@ -186,24 +220,35 @@ struct stream_quantize {
     if (runs <= threads / 2 * 4) return launch_blocks<quantize_blocks_op<T, Code, Count, 4, quantize_pass::all>>(s, p);
     if (runs <= threads * most_held || p.rows == 1)
       return launch_blocks<quantize_blocks_op<T, Code, Count, most_held, quantize_pass::all>>(s, p);
-    p.chunk_rows = p.runs > threads * most_held / 2 ? 1 : threads * most_held / 2 / p.runs;
+    if (const status c = launch_scales<Count>(s, p); !c.ok()) return c;
+    return launch_blocks<quantize_blocks_op<T, Code, Count, most_held, quantize_pass::write_codes>>(s, p);
+  }
+  /// Divides groups of rows into chunks, and finds their scales.
+  template <int Count, class Code>
+  static status launch_scales(cudaStream_t s, row_groups<T, Code>& p) {
+    constexpr int held = threads * most_held / 2;
+    const int chunk = p.runs > held ? 1 : held / p.runs;
+    p.chunk_rows = chunk < p.rows ? chunk : p.rows;
     p.chunks = fast_divisor(ceil_div(p.rows, p.chunk_rows));
     const index<3> n = p.scales.extents();
     if (const status c = for_all(s, extents{n[0], n[1], n[2]}, clear_scales<3>{p.scales}); !c.ok()) return c;
-    using raise = quantize_blocks_op<T, Code, Count, most_held, quantize_pass::raise_scale>;
-    if (const status c = launch_blocks<raise>(s, p); !c.ok()) return c;
-    return launch_blocks<quantize_blocks_op<T, Code, Count, most_held, quantize_pass::write_codes>>(s, p);
+    return launch_blocks<quantize_blocks_op<T, Code, Count, most_held, quantize_pass::raise_scale>>(s, p);
   }
   template <int Count, class Code>
   static status launch_runs(cudaStream_t s, head_channels<T, Code> p) {
-    using first = quantize_channels_op<T, Code, Count, false>;
     using second = quantize_channels_op<T, Code, Count, true>;
     p.runs = fast_divisor(p.x.extent(3) / Count);
+    if (const status c = launch_scales<Count>(s, p); !c.ok()) return c;
+    const auto of = second::params_of(p);
+    return launch_op<second>(s, second::blocks(of), threads, of);
+  }
+  template <int Count, class Code>
+  static status launch_scales(cudaStream_t s, const head_channels<T, Code>& p) {
+    using first = quantize_channels_op<T, Code, Count, false>;
     const index<2> n = p.scales.extents();
     if (const status c = for_all(s, extents{n[0], n[1]}, clear_scales<2>{p.scales}); !c.ok()) return c;
     const auto of = first::params_of(p);
-    if (const status c = launch_op<first>(s, first::blocks(of), threads, of); !c.ok()) return c;
-    return launch_op<second>(s, first::blocks(of), threads, {of.call, of.tiles, of.chunks, of.chunk});
+    return launch_op<first>(s, first::blocks(of), threads, of);
   }
   template <class Op>
   static status launch_teams(cudaStream_t s, const typename Op::params& p) {

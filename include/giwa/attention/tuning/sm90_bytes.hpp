@@ -9,14 +9,16 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// The tile of the wgmma kernel for e4m3, whose V the producer transposes. Rows take whole slabs of 128 bytes in shared memory.
-template <int BlockM, int BlockN, int HeadSize, int HeadSizeV>
+/// The tile of the wgmma kernel for e4m3, whose V the producer transposes, or the caller has (KMajorV). Rows take whole slabs of 128
+/// bytes in shared memory.
+template <int BlockM, int BlockN, int HeadSize, int HeadSizeV, bool KMajorV>
 struct sm90_bytes_policy {
   static_assert(BlockM == 64 || BlockM == 128 || BlockM == 192,
                 "giwa::attention_forward: on Hopper a tile has 64, 128 or 192 queries.");
   static_assert(BlockN % 32 == 0 && BlockN >= 32 && BlockN <= 256,
                 "giwa::attention_forward: on Hopper a tile of e4m3 has a multiple of 32 keys, up to 256.");
   static constexpr int block_m = BlockM, block_n = BlockN, consumers = BlockM / 64, stages = 2, parts = 1, blocks = 1;
+  static constexpr bool k_major_v = KMajorV;
   static constexpr int section_bytes = 24 << 20;  // as sm90_policy::section_bytes; others were not measured
   static constexpr bool narrows = false, slices_output = false, uses_pingpong = true, moves_registers = true,
                         stages_output = false;
@@ -34,20 +36,27 @@ struct sm90_bytes_policy {
 
   static constexpr int live_registers = block_n / 2 + block_n / 8 + head_size_v / 2;
   static constexpr int loaded_tile = block_n * round_up(head_size_v, 128), k_tile = block_n * round_up(head_size, 128);
-  static constexpr int bytes_besides = block_m * round_up(head_size, 128) +
-                                       stages * head_size_v * round_up(block_n, 128) +
-                                       (sums_in_shared ? 4 * block_m * head_size_v : 0);
+  static constexpr int v_tile = head_size_v * round_up(block_n, 128);
+  static constexpr int bytes_besides =
+      block_m * round_up(head_size, 128) + 2 * v_tile + (sums_in_shared ? 4 * block_m * head_size_v : 0);
   static constexpr int most_bytes = (227 << 10) - 6144;
-  // K is loaded before V of the tile before, and V takes twice as long until it can be multiplied.
-  static constexpr int k_stages = bytes_besides + 3 * k_tile + loaded_tile <= most_bytes ? 3 : 2;
-  static constexpr int loaded_stages = bytes_besides + k_stages * k_tile + 2 * loaded_tile <= most_bytes ? 2 : 1;
+  // K is loaded before V of the tile before, and V takes twice as long until it can be multiplied. Relative to three stages, whose ring
+  // takes more instructions than that of a power of two, K-major 4 are 1.05 at 64 and 1.02 at 96 and 128, 2 are 1.03 at 192 and 256;
+  // else 4 are 1.034, 1.028 and 0.96, 2 are 1.07 and 1.006 (H200, 2026-11-30, 2048 to 16384 tokens).
+  static constexpr int wanted_k_stages = !sums_in_shared ? 2 : KMajorV || HeadSizeV <= 96 ? 4 : 3;
+  static constexpr bool k_stages_fit =
+      bytes_besides + wanted_k_stages * k_tile + (KMajorV ? 0 : loaded_tile) <= most_bytes;
+  static constexpr int k_stages = k_stages_fit ? wanted_k_stages : 2;
+  static constexpr int loaded_stages = KMajorV                                                             ? 0
+                                       : bytes_besides + k_stages * k_tile + 2 * loaded_tile <= most_bytes ? 2
+                                                                                                           : 1;
   static constexpr bool fits = live_registers <= consumer_registers - 32 &&
                                bytes_besides + k_stages * k_tile + loaded_stages * loaded_tile <= most_bytes;
 };
-template <int HeadSize, int HeadSizeV, class Tile>
+template <int HeadSize, int HeadSizeV, class Tile, bool KMajorV>
 struct sm90_bytes_policy_of {
   template <int BlockM, int BlockN>
-  using tile = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+  using tile = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV, KMajorV>;
   static constexpr int widest = HeadSize > HeadSizeV ? HeadSize : HeadSizeV;
   // clang-format off
   using type =
@@ -56,9 +65,9 @@ struct sm90_bytes_policy_of {
       stdlib::conditional_t<(widest <= 192), tile<128, 128>, tile<128, 96>>>>;
   // clang-format on
 };
-template <int HeadSize, int HeadSizeV, int BlockM, int BlockN>
-struct sm90_bytes_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>> {
-  using type = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV>;
+template <int HeadSize, int HeadSizeV, int BlockM, int BlockN, bool KMajorV>
+struct sm90_bytes_policy_of<HeadSize, HeadSizeV, tile_shape<BlockM, BlockN>, KMajorV> {
+  using type = sm90_bytes_policy<BlockM, BlockN, HeadSize, HeadSizeV, KMajorV>;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

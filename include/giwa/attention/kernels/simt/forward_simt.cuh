@@ -230,7 +230,10 @@ struct simt_attention_op {
   template <class Block>
   GIWA_HOST_DEVICE static void load_v(const Block& block, const attention_head<T, O>& head, int first_key,
                                       value_tile& tile) {
-    load_async(block, of_width<HeadSizeV>(head.v), {first_key, 0}, tile);
+    if (has_scales && head.v.stride(1) != 1)  // K-major
+      load_async(block, head.v, {first_key, 0}, tile);
+    else
+      load_async(block, of_width<HeadSizeV>(head.v), {first_key, 0}, tile);
     copy_commit();
   }
 };

@@ -16,11 +16,12 @@ template <class Types, class Block>
 struct sm90_query_rows {
   using policy = typename Types::policy;
   using consumer = sm90_consumer<Types, Block>;
-  using score_map = warpgroup_map<Types::block_n>;
+  using score_map = typename Types::score_map;
   using output_registers = register_tile<float, warpgroup_map<Types::head_size_v>>;
   static constexpr bool is_split = Types::is_split, two_parts = policy::parts == 2;
   using notes = typename Types::consumer_note;
   using products = sm90_products<Types>;
+  static constexpr bool k_major_v = Types::k_major_v;
   // Whether it skips tiles between those that it sees; else it computes them.
   static constexpr bool has_gaps = mask_traits<typename Types::mask>::has_blocks && Types::has_chunks &&
                                    !policy::overlaps && !is_split && !Types::promotes;
@@ -194,7 +195,7 @@ struct sm90_query_rows {
     c.values.wait();
     Types::tile_arrived(c.p);
     if (!scrubs) return;
-    if constexpr (Types::transposes_v)
+    if constexpr (Types::uses_transposers)
       return static_cast<void>(has_nonfinite |= needed && Types::transposers_found(c.s, v_stage));
     if (needed) {
       c.s.scrubbed[v_stage].wait(c.scrub_phases >> v_stage & 1);

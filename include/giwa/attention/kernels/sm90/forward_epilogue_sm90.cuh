@@ -125,7 +125,10 @@ struct sm90_epilogue {
     const auto head = p.call.at(rows.work.head.get());
     if constexpr (Types::transposes_v) {
       scale_output(c.thread, head.scales, ends.share, rows);
-      store_transposed_columns(c.thread, rows.o, head.o, rows.first_query);
+      if constexpr (Types::k_major_v)
+        store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
+      else
+        store_transposed_columns(c.thread, rows.o, head.o, rows.first_query);
     } else {
       store_rows(c.block, c.thread, rows.o, head.o, {rows.first_query, 0});
     }

@@ -5,34 +5,11 @@
 
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/elect.cuh>
-#include <giwa/attention/kernels/sm90/forward_types_sm90.cuh>
+#include <giwa/attention/kernels/sm90/forward_keys_sm90.cuh>
 #include <giwa/attention/score/score_steps.cuh>
 #include <giwa/attention/work/visible_groups.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
-
-/// The source of the K and V tiles of a work tile: consecutive rows of one tensor. A cache is another key source with the
-/// same members (kernels/sm90/many_rows_loader_sm90.cuh).
-template <class Types>
-struct sm90_contiguous_keys {
-  int sequence, kv_head, first_row;
-
-  GIWA_DEVICE sm90_contiguous_keys(const typename Types::params&, typename Types::shared_storage&,
-                                   const typename Types::work_tile& work)
-      : sequence(work.head.get().key_sequence),
-        kv_head(work.head.get().kv_head),
-        first_row(work.head.get().first_key_row) {}
-
-  /// Called before the loader waits for a stage in which to load tile n of K, and tile `next` after it. The tile of V
-  /// follows one tile later, and may need to be scrubbed.
-  GIWA_DEVICE void look_up(int, int, bool) const {}
-
-  /// Starts the copy of tile n with the tensor map `map`; `rank` is the block's rank in its cluster.
-  template <class Copies, class Tile>
-  GIWA_DEVICE void load(const tensor_map& map, int n, Tile& to, const Copies& copies, int rank) const {
-    copies.multicast(map, giwa::index<4>{sequence, kv_head, first_row + n * Types::block_n, 0}, to, rank);
-  }
-};
 
 /// What a warp asks the mask about a tile of keys: one question in each lane, and one call of classify() answers all.
 template <class Types>
@@ -163,7 +140,7 @@ struct sm90_loader {
     const auto load_v = [&](const v_note& note, int n) {
       v.put([&](auto& to, const auto& copies) {
         s.v_notes[copies.number] = note;
-        source.load(p.v, n, to, copies, rank);
+        load_values(source, p, n, to, copies, rank);
       });
     };
     int before = -1;  // the tile whose K is loaded and whose V is not
@@ -230,7 +207,7 @@ struct sm90_loader {
       if (before < 0) return load_q(p, s, work, turn);
       v.put([&](auto& to, const auto& copies) {
         s.v_notes[copies.number] = {scrubs_before, false, 0};
-        source.load(p.v, before, to, copies, 0);
+        load_values(source, p, before, to, copies, 0);
       });
     };
     for (;;) {
@@ -261,6 +238,15 @@ struct sm90_loader {
     if (!arch::elect_one()) return;
     load_q_or_v();
     if (before < 0) s.near_end.arrive();
+  }
+
+  template <class Tile, class Copies>
+  GIWA_DEVICE static void load_values(const KeySource& source, const params& p, int n, Tile& to, const Copies& copies,
+                                      int rank) {
+    if constexpr (requires { source.load_columns(p.v, n, to, copies); })
+      source.load_columns(p.v, n, to, copies);
+    else
+      source.load(p.v, n, to, copies, rank);
   }
 
   GIWA_DEVICE static k_note note_of(const params& p, const work_tile& work, int n) {

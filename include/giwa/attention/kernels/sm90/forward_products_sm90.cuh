@@ -17,7 +17,7 @@ namespace giwa::inline GIWA_ABI::detail {
 template <class Types>
 struct sm90_products {
   using policy = typename Types::policy;
-  using score_map = warpgroup_map<Types::block_n>;
+  using score_map = typename Types::score_map;
   using score_tile = register_tile<float, score_map>;
   static constexpr int per_word = 4 / element_traits<typename Types::element>::bytes;
   using operand = uint32[policy::parts][score_map::registers / per_word];
@@ -35,10 +35,10 @@ struct sm90_products {
     const auto k = transposed(c.s.k.stage(k_stage));
     if constexpr (two_parts) {
       constexpr int lo = round_up(Types::head_size, 64);
-      multiply<Types::head_size, in_turn>(scores, q, 0, k, false, lo, 0);
-      multiply<Types::head_size, in_turn>(scores, q, 0, k, true, 0, lo);
+      multiply_tiles<Types::head_size, in_turn, Types::block_n>(scores.value, q, 0, k, false, lo, 0, 0);
+      multiply_tiles<Types::head_size, in_turn, Types::block_n>(scores.value, q, 0, k, true, 0, lo, 0);
     }
-    multiply<Types::head_size, in_turn>(scores, q, 0, k, two_parts);
+    multiply_tiles<Types::head_size, in_turn, Types::block_n>(scores.value, q, 0, k, two_parts, 0, 0, 0);
     arch::wgmma_commit();
   }
 

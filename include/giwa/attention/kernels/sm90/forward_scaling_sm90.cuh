@@ -19,7 +19,7 @@ struct scaled_scores {
 template <class Types>
   requires(Types::transposes_v)
 struct scaled_scores<Types> {
-  using map = warpgroup_map<Types::block_n>;
+  using map = typename Types::score_map;
   static constexpr int group =
       32;             // columns of a tile that begin at a multiple of it share a scale of k: groups have 64 keys
   bool each = false;  // scores are multiplied
@@ -58,7 +58,8 @@ struct scaled_scores<Types> {
       const int key = first_key + begin;
       const float of_keys = k.is_one() ? 1.f : k[key < last_key ? key : last_key];
       GIWA_UNROLL
-      for (int i = begin / 2; i < (begin + group) / 2; ++i) scores.value[i] *= of_rows[map::slot(i)] * of_keys;
+      for (int i = 0; i < map::registers; ++i)
+        if (map::column(0, i) / group == begin / group) scores.value[i] *= of_rows[map::slot(i)] * of_keys;
     }
   }
 
@@ -81,7 +82,7 @@ GIWA_DEVICE void scale_output(int thread, const head_scales& scales, const float
   const int columns = static_cast<int>(rows.c.p.call.views.v.extent(3));
   GIWA_UNROLL
   for (int i = 0; i < map::registers; ++i) {
-    const int column = transposed_column(map::column(thread, i));
+    const int column = Rows::k_major_v ? map::column(thread, i) : transposed_column(map::column(thread, i));
     if (column < columns) rows.o.value[i] = scales.finish(rows.o.value[i], share[map::slot(i)], column);
   }
 }

@@ -44,8 +44,9 @@ struct sm90_attention_op {
       block.sync();
     if (block.warp() < 4) {
       if constexpr (Policy::moves_registers) arch::release_registers<Policy::producer_registers>();
-      if (block.warp() == 0) sm90_loader<types>::run(block, p, s);
-      if constexpr (types::transposes_v) {
+      using keys = stdlib::conditional_t<types::k_major_v, sm90_keys_of_columns<types>, sm90_contiguous_keys<types>>;
+      if (block.warp() == 0) sm90_loader<types, keys>::run(block, p, s);
+      if constexpr (types::uses_transposers) {
         if (block.warp() % 2 == 1) sm90_transposer<types>::run(block, s, block.warp() / 2);
       } else {
         if (block.warp() % 2 == 1) sm90_nan_scrubber<types>::run(block, s, block.warp() / 2);

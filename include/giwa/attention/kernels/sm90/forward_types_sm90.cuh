@@ -20,7 +20,8 @@ struct sm90_stages_of_bytes {
 template <class Policy>
 struct sm90_stages_of_bytes<Policy, true> {
   // More stages of K: V needs more time until it can be multiplied, and K is loaded before it.
-  static constexpr int k_stages = Policy::k_stages, loaded_stages = Policy::loaded_stages;
+  static constexpr int k_stages = Policy::k_stages,
+                       loaded_stages = Policy::loaded_stages > 0 ? Policy::loaded_stages : 1;
   static constexpr bool sums_in_shared = Policy::sums_in_shared;
 };
 
@@ -42,6 +43,10 @@ struct sm90_types {
   using element = typename element_traits<T>::operand;
   // Tensor cores read 8-bit operands along k only: V arrives as (keys, head size), and the NaN scrubbers transpose it.
   static constexpr bool transposes_v = !element_traits<T>::reads_v_as_it_lies;
+  // Where V arrives K-major, the loader changes the order of K's keys instead, so that P needs no exchange either.
+  static constexpr bool k_major_v = requires { requires Policy::k_major_v; };
+  static constexpr bool uses_transposers = transposes_v && !k_major_v;
+  using score_map = stdlib::conditional_t<k_major_v, warpgroup_quads_map<block_n>, warpgroup_map<block_n>>;
   using of_bytes = sm90_stages_of_bytes<Policy, transposes_v>;
   static constexpr int k_stages = of_bytes::k_stages;
   static_assert(k_stages <= 4, "the consumer relies on a stage's number having two bits");
@@ -125,7 +130,7 @@ struct sm90_types {
     bool needs_scrub;   // it holds rows that some query does not see
     bool end;           // no tile: the stream of tiles ends here
     int has_nonfinite;  // NaNs and infinities scrubbed; valid once the scrubbers have arrived
-    GIWA_DEVICE static constexpr int keys() { return block_n; }
+    GIWA_DEVICE static constexpr int keys() { return v_tile::rows; }
   };
   struct q_and_o {
     q_tile q;
@@ -149,7 +154,9 @@ struct sm90_types {
     uninitialized<tile_bits> of_lane[32];
   };
   struct transposer_storage {
-    pipeline<loaded_v_tile, of_bytes::loaded_stages, copies> v;
+    [[no_unique_address]] stdlib::conditional_t<k_major_v, nothing,
+                                                pipeline<loaded_v_tile, of_bytes::loaded_stages, copies>>
+        v;
     [[no_unique_address]] stdlib::conditional_t<of_bytes::sums_in_shared, fp32_sums, no_sums> sums;
     int has_nonfinite[stages][scrubbers];
     float scale_of_row[consumers][2][128];  // of q, of a thread's two rows
@@ -175,6 +182,12 @@ struct sm90_types {
     int queries = block_m;
   };
   using split_or_nothing = stdlib::conditional_t<is_split, split_tensors, nothing>;
+  /// For a K-major V, `k` is of groups of four rows, (sequence, head, group, row of the group, head size), and copies two rows of each.
+  /// Where the last rows of a head are no group, its last tile is copied two rows at a time.
+  struct maps_of_keys {
+    tensor_map two_rows;
+    int groups = 0;  // of a head
+  };
   struct params {
     attention_params<T, O, Mask, Score> call;
     attention_schedule schedule;
@@ -186,6 +199,7 @@ struct sm90_types {
     split_or_nothing split;
     tensor_map q, k, v, o;  // (sequence, head, row, head size)
     [[no_unique_address]] stdlib::conditional_t<Policy::narrows, narrow_tiles, nothing> narrow;
+    [[no_unique_address]] stdlib::conditional_t<k_major_v, maps_of_keys, nothing> keys;
   };
   /// Returns the queries of a work tile.
   GIWA_DEVICE static int queries_of_tile(const params& p) {
@@ -197,7 +211,7 @@ struct sm90_types {
   template <class Block, class Storage>
   GIWA_DEVICE static void initialize(const Block& block, Storage& s, int fillers = 0) {
     s.k.initialize(block, 4 * consumers, fillers);
-    if constexpr (transposes_v) {
+    if constexpr (uses_transposers) {
       s.v.initialize(block, 4 * consumers, scrubbers - 1);  // no producer besides the transposers
       s.transposer.v.initialize(block, scrubbers);
     } else {
@@ -215,7 +229,7 @@ struct sm90_types {
   /// The pipeline of V that the loader fills.
   template <class Storage>
   GIWA_DEVICE static auto& loaded_v(Storage& s) {
-    if constexpr (transposes_v)
+    if constexpr (uses_transposers)
       return s.transposer.v;
     else
       return s.v;
