@@ -6,6 +6,7 @@
 
 #include <cstdio>
 
+#include "gpu/attention/block_maps.cuh"
 #include "gpu/attention/plain_tensors.cuh"
 #include "support/another_gpu.hpp"
 #include "support/call_options.hpp"
@@ -225,6 +226,15 @@ TEST_CASE("gradients in fixed order have the same bits in every call") {
     constexpr int full = giwa::detail::long_sequences::full + 30, causal = giwa::detail::long_sequences::causal + 30;
     CHECK((different_of<fp16, 128>({full, full}, {700, 700}, false, giwa::full{})) == 0);
     CHECK((different_of<fp16, 128>({causal, causal}, {700, 700}, false, giwa::causal::top_left)) == 0);
+  }
+  // Maps of blocks: one kernel, and two.
+  for (const int size : {64, 128}) {
+    block_case c({.queries = 1300, .keys = 1100, .block_queries = size, .block_keys = size, .density = 0.4f}, 5);
+    gpu_array<giwa::block_word> words(static_cast<std::size_t>(c.map.bytes()) / sizeof(giwa::block_word));
+    giwa::throw_if_failed(on_gpu{}(c.lists(), c.map, words));
+    giwa::block_map map = c.map;
+    map.words = words.data();
+    CHECK((different_of<fp16, 128>({1300, 1300}, {1100, 1100}, false, giwa::block_sparse{map})) == 0);
   }
   test_bits<fp16, 256>(giwa::causal::bottom_right);
   test_bits<float, 128>(giwa::causal::bottom_right);

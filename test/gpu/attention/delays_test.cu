@@ -9,6 +9,7 @@
 
 #include <giwa/attention_backward.cuh>
 
+#include "gpu/attention/block_maps.cuh"
 #include "gpu/attention/cached_gpu.cuh"
 #include "gpu/attention/e4m3_gpu.cuh"
 #include "gpu/attention/plain_tensors.cuh"
@@ -264,6 +265,16 @@ TEST_CASE("delays change nothing of gradients") {
   CHECK(different_gradients<128>(1300, 300, giwa::full{}, true, true, 6) == 0);
   CHECK(different_gradients<64>(700, 900, giwa::causal::bottom_right, false, false, 2, true) == 0);
   CHECK(different_gradients<128>(700, 700, giwa::causal{}, true, false, 2, true) == 0);
+  for (const int size : {64, 128}) {
+    block_case c({.heads = 6, .queries = 900, .keys = 1100, .block_queries = size, .block_keys = size, .density = 0.4f},
+                 5);
+    gpu_array<giwa::block_word> words(static_cast<std::size_t>(c.map.bytes()) / sizeof(giwa::block_word));
+    giwa::throw_if_failed(on_gpu{}(c.lists(), c.map, words));
+    giwa::block_map map = c.map;
+    map.words = words.data();
+    CHECK(different_gradients<128>(900, 1100, giwa::block_sparse{map}) == 0);
+    CHECK(different_gradients<128>(900, 1100, giwa::block_sparse{map}, true) == 0);
+  }
   CHECK(different_gradients<256>(700, 700, giwa::sliding_window{50}) == 0);
   CHECK(different_gradients<256>(700, 700, giwa::sliding_window{50}, true) == 0);
 }

@@ -233,6 +233,7 @@ struct block_sparse {
   /// See attention_mask.
   ///@{
   static constexpr bool any_range = mask_traits<Inner>::any_range;
+  static constexpr bool visible_is_exact = mask_traits<Inner>::keeps_all;
   GIWA_HOST_DEVICE constexpr int queries_of_block() const {
     const int of_inner = mask_traits<Inner>::queries_of_block(inner);
     return map.block_queries < of_inner ? map.block_queries : of_inner;

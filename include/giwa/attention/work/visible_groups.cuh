@@ -129,7 +129,8 @@ GIWA_DEVICE int visible_before(const List& list, int n) {
     const tile_bits found = list.visible_from(from);
     for (uint32 left = found.visible & ~uint32{0} >> (32 - count); left != 0;) {
       const int bit = 31 - __clz(static_cast<int>(left));
-      if ((found.full >> bit & 1) != 0 || list.visible_by_mask(from + bit) != tile_keep::none) return from + bit;
+      if (List::is_exact || (found.full >> bit & 1) != 0 || list.visible_by_mask(from + bit) != tile_keep::none)
+        return from + bit;
       left &= ~(uint32{1} << bit);
     }
     // By runs of tiles that double, which take ten times as long as a step of 32 tiles.

@@ -59,6 +59,8 @@ class visible_tiles {
   /// Returns what of a tile is visible under the mask alone.
   GIWA_HOST_DEVICE tile_keep visible_by_mask(int n) const { return classify(mask_, range(n, 1)); }
 
+  /// Whether what visible_from() finds visible is.
+  static constexpr bool is_exact = requires { requires Mask::visible_is_exact; };
   /// Returns what of the tiles [n, n + 32), or as many as there are, is visible under the mask alone; n is less than count().
   GIWA_HOST_DEVICE tile_bits visible_from(int n) const {
     if (first_row() > last_row()) return {0, 0};

@@ -22,6 +22,8 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
   using base::block, base::p, base::s, base::index, base::x, base::y, base::dq, base::bad_keys, base::sum_x,
       base::sum_y;
   using base::sums_x, base::sums_y;
+  static constexpr bool rereads_rank =
+      Types::is_long || (Types::adds_dq && mask_traits<typename Types::mask>::has_blocks);
   using typename base::action, typename base::params, typename base::shared_storage, typename base::work_item;
 
  public:
@@ -56,7 +58,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     typename sm90_backward_steps<Types>::scores_tile no_scores;
     bad_keys.replace(block, dq.is_first(), s.a[index], no_scores);
     constexpr uint32 zero[sm90_backward_steps<Types>::words] = {};
-    dq.write_gradients(s, index, this->thread, y.turn, zero);
+    dq.write_gradients(s, index, thread_here(), y.turn, zero);
     acquire_turn();
     return this->end_tile();
   }
@@ -126,8 +128,8 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
       return next;
     }
   }
-  /// The thread's rank, read again for tiles of long sequences, where its register would be spilled.
-  GIWA_DEVICE int thread_here() const { return Types::is_long ? rank_in_warpgroup() : this->thread; }
+  /// The thread's rank, read again where its register would be spilled. Of two kernels, under a mask of blocks, 0.99 (H200, 2026-11-30).
+  GIWA_DEVICE int thread_here() const { return rereads_rank ? rank_in_warpgroup() : this->thread; }
   /// end_tile() with dq of the tile before in front of dk, under which its part is written.
   template <class StartDk>
   GIWA_DEVICE action end_long_tile(const StartDk& start_dk) {

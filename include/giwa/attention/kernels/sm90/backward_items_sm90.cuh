@@ -202,7 +202,8 @@ class sm90_item_consumer {
     if constexpr (Types::adds_dq) {
       arch::wgmma_wait<0>();
       arch::fence_operand(dq_of_tile.value);
-      dq.write(block, s, index, Types::by_halves ? rank_in_warpgroup() : thread, y.turn - 1, dq_of_tile);
+      const int rank = Types::by_halves || Types::skips_unseen ? rank_in_warpgroup() : thread;
+      dq.write(block, s, index, rank, y.turn - 1, dq_of_tile);
     }
     return next;
   }
