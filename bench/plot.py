@@ -22,14 +22,14 @@ def one_run(date, commit, more="FlashAttention-4 4.0.0b36"):
             "CUDA 13.0")
 
 
-NEWEST = ("2026-11-30", "45c71ed6")  # of the run that PEERS and peers_decode name
-PEERS = ("2026-11-30_h200_peers_2.csv", one_run(*NEWEST))
+NEWEST = ("2026-11-30", "61b56b9f")  # of the run that PEERS names
+PEERS = ("2026-11-30_h200_peers_3.csv", one_run(*NEWEST))
 E4M3 = "NVIDIA H200, 2026-11-29, giwa ef0c95d, FlashAttention-3 of fa3-fwd 0.0.3, cuDNN 9.19, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {
     "peers_forward": PEERS, "peers_backward": PEERS,
     "peers_forward_bf16": ("2026-11-29_h200_peers.csv", one_run("2026-11-29", "1453794")),
-    "peers_decode": (PEERS[0], one_run(*NEWEST, "FlashInfer 0.6.11.post2")),
+    "peers_decode": ("2026-11-30_h200_peers_2.csv", one_run("2026-11-30", "45c71ed6", "FlashInfer 0.6.11.post2")),
     "peers_flex": ("2026-11-28_h200_peers_3.csv", one_run("2026-11-28", "d83518b", "FlashAttention-4 4.0.0b36, Triton 3.6")),
     "ring": (("2026-11-27_h200x4_ring_attention.txt", "2026-11-29_h200x2_ring_attention.txt"),
              "NVIDIA H200: four, 2026-11-27, giwa a5388cb, before steps were merged in the kernel; two, 2026-11-29, giwa 3943733; NVLink, NCCL of PyTorch 2.11"),

@@ -394,14 +394,13 @@ def test_pages_of_packed_queries():
 
 
 def rows_of_656(rows):
-    """Latent rows of FlashMLA's FP8 format, and the numbers that the kernels multiply: on Hopper's tensor cores, rounded to bfloat16."""
+    """Latent rows of FlashMLA's FP8 format, and their numbers. On Hopper up to 32 queries times heads multiply these, more of them
+    what is rounded to bfloat16."""
     groups = rows[..., :512].float().unflatten(-1, (4, 128))
     scales = groups.abs().amax(-1, keepdim=True) / 448
     codes = (groups / scales).to(torch.float8_e4m3fn)
     parts = [codes.flatten(-2), scales.flatten(-2), rows[..., 512:].to(torch.bfloat16)]
     numbers = (codes.float() * scales).flatten(-2)
-    if DEVICE == "cuda" and torch.cuda.get_device_capability()[0] == 9:
-        numbers = numbers.to(torch.bfloat16).float()
     return torch.cat([x.contiguous().view(torch.uint8) for x in parts], -1), torch.cat([numbers, parts[2].float()], -1)
 
 
