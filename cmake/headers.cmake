@@ -202,6 +202,7 @@ set(GIWA_HEADERS
   P giwa/attention/work/packed_rows.hpp
   P giwa/attention/work/many_rows.hpp
   P giwa/attention/work/work_tiles.hpp
+  P giwa/attention/work/list_tiles.hpp
   P giwa/attention/work/visible_tiles.hpp
   H giwa/attention/work/backward_schedules.hpp
   D giwa/attention/work/visible_groups.cuh

@@ -200,12 +200,22 @@ int64 different_of(const std::vector<int>& queries, const std::vector<int>& keys
   return found;
 }
 
+/// 70 sequences, most of them without rows or short, and some long ones at the end, in the middle and nowhere.
+std::vector<int> many_lengths(int longest) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 70; ++i)
+    lengths.push_back(i % 31 == 20 ? longest : i % 3 == 0 ? i * 5 % 160 : i % 5 == 0 ? 3 : 0);
+  lengths.push_back(longest / 2 + 7);
+  return lengths;
+}
+
 /// Dense and packed, with more keys than a call by one kernel needs, tiles that end early and a sequence of one row.
 template <class T, int HeadSize, class Mask>
 void test_bits(const Mask& mask) {
   const int queries = small_mode() ? 150 : 300, keys = small_mode() ? 200 : 1100;
   CHECK((different_of<T, HeadSize>({queries, queries}, {keys, keys}, false, mask)) == 0);
   CHECK((different_of<T, HeadSize>({130, 1, 383, 64, 200}, {257, 40, 383, 1, 600}, true, mask)) == 0);
+  CHECK((different_of<T, HeadSize>(many_lengths(queries), many_lengths(keys), true, mask)) == 0);
   if constexpr (sizeof(T) == 2 && HeadSize <= 128) {
     CHECK((different_of<T, HeadSize>({queries, queries}, {keys, keys}, false, mask, true)) == 0);
     CHECK((different_of<T, HeadSize>({130, 1, 383, 64, 200}, {257, 40, 383, 1, 600}, true, mask, true)) == 0);

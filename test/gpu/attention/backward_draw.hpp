@@ -54,6 +54,19 @@ inline case_options draw_backward(int number, int64 head_size, int64 head_size_v
   c.align = one_in(4)   ? giwa::alignment::offset(random.below(100) - 50)
             : one_in(2) ? giwa::alignment(giwa::alignment::top_left)
                         : giwa::alignment(giwa::alignment::bottom_right);
+  if (one_in(6)) {  // packed: many sequences, most of them short or without rows
+    const int64 count = 1 + random.below(one_in(3) ? 3 : 90), rarely = 2 + random.below(4),
+                longer = random.below(count);
+    c.q_lengths.clear(), c.k_lengths.clear(), c.q_used.clear(), c.k_used.clear(), c.k_index.clear(), c.k_batch = 0;
+    for (int64 i = 0; i < count; ++i) {
+      const int64 least = one_in(rarely) ? 1 : 0, rows = i == longer ? most : least * 20;
+      c.q_lengths.push_back(least + random.below(rows + 1)), c.k_lengths.push_back(least + random.below(rows + 1));
+    }
+    if (one_in(4))
+      for (int64 i = 0; i < count; ++i)
+        c.q_used.push_back(static_cast<int>(random.below(24)) - 3),
+            c.k_used.push_back(static_cast<int>(random.below(most)) - 3);
+  }
   return c;
 }
 

@@ -3,9 +3,15 @@
 // that when it compiles, so the test is that all of them are here.
 #include <giwa/attention/problem/backward_options.hpp>
 #include <giwa/attention/tuning/sm90.hpp>
+#include <giwa/attention/work/list_tiles.hpp>
+#include <giwa/grid/host_executor.hpp>
+#include <giwa/grid/op.hpp>
 
 #include "support/catch.hpp"
+#include "support/random.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -53,7 +59,55 @@ constexpr void for_pairs(const F& f) {
   }(std::make_integer_sequence<int, Count>{});
 }
 
+/// Lists tiles by the warps of a block.
+struct list_op {
+  static constexpr int max_threads = 96, min_blocks = 1;
+  struct params {
+    int sequences, together;
+    const int* tiles;  // of each sequence
+    tile_list to;
+  };
+  using shared_storage = giwa::no_shared_storage;
+
+  template <class Block>
+  GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+    list_tiles(block, block.warp(), block.size() / 32, p.sequences, p.together, p.to,
+               [&](int n) { return p.tiles[n]; });
+  }
+};
+
 }  // namespace
+
+TEST_CASE("tiles of sequences are listed once, those of a sequence in ascending order, next to those that alternate") {
+  giwa_test::random_sequence random(11);
+  for (int problem = 0; problem < 80; ++problem) {
+    const int sequences = 1 + static_cast<int>(random.below(problem % 3 == 0 ? 5 : 150));
+    const int together = 1 << random.below(6), warps = 1 + static_cast<int>(random.below(3));
+    std::vector<int> tiles;
+    for (int i = 0; i < sequences; ++i)
+      tiles.push_back(random.below(3) == 0 ? 0 : static_cast<int>(random.below(random.below(8) == 0 ? 40 : 4)));
+    const int all = std::accumulate(tiles.begin(), tiles.end(), 0), room = problem % 10 == 9 ? all / 2 : all + 3;
+    std::vector<listed_tile> listed(static_cast<std::size_t>(all + 4), {-1, -1});
+    int count = -1;
+    REQUIRE(giwa::launch(giwa::host, {.grid = 1, .block = 32 * warps}, list_op{},
+                         {sequences, together, tiles.data(), {listed.data(), &count, static_cast<giwa::uint32>(room)}})
+                .ok());
+    REQUIRE(count == std::min(all, room));
+    std::vector<int> next(tiles.size(), 0);
+    for (int i = 0; i < count; ++i) {
+      const listed_tile at = listed[static_cast<std::size_t>(i)];
+      REQUIRE((at.sequence >= 0 && at.sequence < sequences));
+      REQUIRE(at.tile == next[static_cast<std::size_t>(at.sequence)]++);
+      if (i == 0) continue;
+      const listed_tile before = listed[static_cast<std::size_t>(i - 1)];
+      REQUIRE(before.sequence / together <= at.sequence / together);
+      if (before.sequence / together == at.sequence / together)
+        REQUIRE((before.tile < at.tile || (before.tile == at.tile && before.sequence < at.sequence)));
+    }
+    if (room >= all) CHECK(next == tiles);
+    for (std::size_t i = static_cast<std::size_t>(room); i < listed.size(); ++i) CHECK(listed[i].tile == -1);
+  }
+}
 
 TEST_CASE("gradients in fp16 and bf16: every pair of head sizes fits in shared memory") {
   constexpr summary s = [] {

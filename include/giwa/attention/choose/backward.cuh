@@ -102,12 +102,12 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
   template <class Op>
   static status make_dq(optional_kernel<prepared_kernel<Op>>& dq, const params& p, const gpu_traits& gpu,
                         int keys_of_tile = 0) {
-    const attention_schedule queries = backward_schedules::schedule_of_rows<gradient::of_q>(p, Op::rows_of_tile);
-    const int64 blocks = Op::parts * queries.rows * queries.query_tiles;
+    const int64 tiles = ceil_div(p.views.in.q.extent(1), int64{Op::rows_of_tile});
+    const int64 blocks = Op::parts * p.views.in.q.extent(2) * p.workspace.tiles;
     const launch_config config{.grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x,
                                .block = Op::max_threads,
                                .dependent = gpu.wgmma};
-    return dq.make(config, typename Op::params{p, queries.query_tiles, keys_of_tile});
+    return dq.make(config, typename Op::params{p, tiles, keys_of_tile});
   }
   /// A gradient, if the call wants it. `launched`: how many Hopper kernels of the call there are before; each has a counter.
   ///@{
@@ -166,6 +166,7 @@ struct backward_all_sm90 : backward_way<Params, HeadSize, HeadSizeV> {
     if constexpr (has_first_key<Mask>)
       if (p.workspace.of_keys.sharers == 1) p.workspace.any_order = false;
     if constexpr (is_long) p.workspace.tiles = long_sequences::tiles_of(p.views.in.q.extent(0), p.views.in.q.extent(1));
+    if (p.call.ragged) p.workspace.together = backward_schedules::sequences_together<Of>(p, op::block_m);
     int launched = 0;
     status state = made->steps.make(p, gpu);
     if (state.ok()) state = way::template make_gradient<Of>(made->all, p.of_keys(), gpu, launched);

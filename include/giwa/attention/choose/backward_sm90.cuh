@@ -91,7 +91,10 @@ struct prepared_backward_sm90 : prepared_kernel<Op> {
       p.last = backward_schedules::divided_tiles(call, p.work_tiles, static_cast<int>(gpu.multiprocessors), tiles);
       p.work_tiles += (p.work_tiles - p.last.first) * (p.last.parts - 1);
     }
-    const int64 blocks = p.work_tiles < gpu.multiprocessors ? p.work_tiles : gpu.multiprocessors;
+    int64 blocks = p.work_tiles;
+    if constexpr (types::adds_dq)
+      if (call.call.ragged) blocks = call.workspace.keys.room * schedule.heads.divisor();
+    if (blocks > gpu.multiprocessors) blocks = gpu.multiprocessors;
     const launch_config config{.grid = blocks, .block = Op::max_threads, .dependent = true};
     ::new (to) prepared_backward_sm90{{config, p}};
     return allow_op<Op>(config);

@@ -56,12 +56,14 @@ struct prepared_split_rows : prepared_kernel<split_rows_op<(HeadSize > HeadSizeV
 /// a score modifier, after them.
 template <class Params, int HeadSize, int HeadSizeV>
 class backward_steps {
+  using lists_op = list_tiles_op<Params>;
   using terms_op = row_terms_op<Params, HeadSizeV>;
   static constexpr bool is_split =
       element_traits<stdlib::remove_const_t<typename decltype(Params::views.in.q)::element_type>>::is_split;
   static constexpr bool has_parameters = Params::parameters > 0;
 
   stdlib::conditional_t<is_split, optional_kernel<prepared_split_rows<HeadSize, HeadSizeV>>, no_kernel> split_;
+  optional_kernel<prepared_kernel<lists_op>> lists_;
   optional_kernel<prepared_kernel<terms_op>> terms_;
   optional_kernel<prepared_kernel<sink_gradient_op<Params>>> sinks_;
   stdlib::conditional_t<has_parameters, optional_kernel<prepared_kernel<parameter_gradient_op<Params>>>, no_kernel>
@@ -74,9 +76,14 @@ class backward_steps {
     if constexpr (is_split)
       if (p.split.q.parts != nullptr) state = split_.make(p);
     if (state.ok() && q.size() > 0) {
+      const bool lists = p.workspace.dq != nullptr && p.call.ragged;
+      const int64 blocks = ceil_div(p.views.in.sequence_count(), int64{32});
+      if (lists)
+        state = lists_.make(launch_config{.grid = blocks < 128 ? blocks : 128, .block = lists_op::max_threads}, p);
       const auto terms = terms_op::params::of(p);
-      const launch_config config{.grid = terms.blocks(gpu.multiprocessors), .block = terms_op::max_threads};
-      state = terms_.make(config, terms);
+      const launch_config config{
+          .grid = terms.blocks(gpu.multiprocessors), .block = terms_op::max_threads, .dependent = gpu.wgmma && lists};
+      if (state.ok()) state = terms_.make(config, terms);
     }
     // A block for each head.
     if (state.ok() && !is_absent(p.dsinks))
@@ -90,7 +97,7 @@ class backward_steps {
   /// `gradients` are the kernels between the steps.
   template <class... Kernels>
   status launch(cudaStream_t s, const Kernels&... gradients) const {
-    return launch_all(s, split_, terms_, gradients..., sinks_, parameters_);
+    return launch_all(s, split_, lists_, terms_, gradients..., sinks_, parameters_);
   }
 };
 

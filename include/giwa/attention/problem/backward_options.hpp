@@ -167,6 +167,16 @@ struct last_work_tiles {
   int first, parts;
 };
 
+/// The tiles of all sequences, of keys or of queries, where only the device knows the lengths (list_tiles).
+struct listed_tile {
+  int sequence, tile;
+};
+struct tile_list {
+  listed_tile* tiles = nullptr;
+  int* count = nullptr;
+  uint32 room = 0;
+};
+
 /// The parts of the workspace.
 struct backward_workspace {
   static constexpr int counter_count = 4;
@@ -178,6 +188,8 @@ struct backward_workspace {
   int64 tiles;     // of dq_parts, of a head
   bool any_order;  // the tiles of keys after the first are added as they come
   shared_key_sums of_keys;
+  tile_list keys, queries;  // tiles of shared_key_rows keys, and of dq_parts
+  int together = 1;         // sequences of which tiles of keys alternate
 
   GIWA_HOST_DEVICE static constexpr backward_workspace take(workspace_layout& layout, const attention_problem& p,
                                                             int64 parameters, bool with_dq, key_sharing sharing) {
@@ -185,7 +197,7 @@ struct backward_workspace {
     row_terms* const terms_of_rows = layout.take<row_terms>(rows);
     int* const counters_of_launches = layout.take<int>(counter_count);
     float* const sums = parameters == 0 ? nullptr : layout.take<float>(saturated_product(rows, parameters));
-    if (!with_dq) return {terms_of_rows, counters_of_launches, sums, nullptr, nullptr, 0, false, {}};
+    if (!with_dq) return {terms_of_rows, counters_of_launches, sums, nullptr, nullptr, 0, false, {}, {}, {}};
     const int64 rows_of_tile = dq_parts::rows_of_tile(p.head_size, p.head_size_v);
     const int64 tiles =
         p.seq_q < 0 ? p.rows_q / rows_of_tile + p.batch : saturated_product(p.batch, ceil_div(p.seq_q, rows_of_tile));
@@ -203,7 +215,11 @@ struct backward_workspace {
     shared_key_sums shared;
     if (sharing != key_sharing::none)
       shared = shared_key_sums::take(layout, p, sharing == key_sharing::heads_and_queries);
-    return {terms_of_rows, counters_of_launches, sums, dq, added, tiles, false, shared};
+    const auto list = [&](int64 room) {
+      return tile_list{layout.take<listed_tile>(room), layout.take<int>(1), static_cast<uint32>(room)};
+    };
+    const tile_list keys = list(shared_key_sums::tiles_of(p)), queries = list(tiles);
+    return {terms_of_rows, counters_of_launches, sums, dq, added, tiles, false, shared, keys, queries};
   }
 };
 

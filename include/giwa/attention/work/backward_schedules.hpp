@@ -106,12 +106,11 @@ struct backward_schedules {
            long_sequences::suits(in.q.extent(1), keeps_all(p) ? long_sequences::full : long_sequences::causal);
   }
   /// Whether the kernel that rounds the sums of dq knows which tile of keys adds last to each: in fixed order, where the host knows
-  /// lengths and the mask.
+  /// the mask.
   template <class Params>
   static bool ends_are_known(const Params& p) {
     using mask = mask_traits<stdlib::remove_cvref_t<decltype(p.call.mask)>>;
-    return !p.workspace.any_order && !p.views.in.is_ragged() && mask::any_range && !mask::has_blocks &&
-           mask::known_on_host(p.call.mask);
+    return !p.workspace.any_order && mask::any_range && !mask::has_blocks && mask::known_on_host(p.call.mask);
   }
   /// Heads that alternate at least in the other schedules. Under a mask the long tiles of a section come first; if the
   /// last section has one or two heads, blocks end with long tiles. H100, 2026-11-26, fp16, 256, causal, TFLOP/s with
@@ -128,6 +127,7 @@ struct backward_schedules {
   static last_work_tiles divided_tiles(const Params& p, int work_tiles, int blocks, int64 tiles) {
     const shared_key_sums& room = p.workspace.of_keys;
     const int left = work_tiles % blocks;
+    if (p.call.ragged) return {0x7fffffff, 1};
     if (!p.workspace.any_order || room.sharers > 1 || left == 0 || !keeps_all(p)) return {work_tiles, 1};
     const int64 least = 8;  // tiles of a part: with 4, 64, 1024 tokens were 3 % slower
     int64 parts = blocks / left;
@@ -155,6 +155,14 @@ struct backward_schedules {
       if (p.order.in_turn && sizes.batch > 1)
         return attention_schedule::of(sizes, longest, block_m, 1, bytes, sizes.heads, 0);
     return attention_schedule::of(sizes, longest, block_m, 1, bytes, least_heads);
+  }
+  /// How many sequences alternate, whose heads are fewer than those that should, where tiles are listed (list_tiles).
+  template <gradient Of, class Params>
+  static int sequences_together(const Params& p, int block_m) {
+    const attention_schedule s = schedule_of_rows<Of>(p, block_m);
+    int together = 1;
+    while (together < 32 && 2 * together * s.heads.divisor() <= s.section.divisor()) together *= 2;
+    return together;
   }
 };
 

@@ -84,7 +84,7 @@ struct dq_of_sums_op {
   static constexpr int parts = dq_parts::of_tile(HeadSize);
   struct params {
     Params call;
-    int64 tiles;  // of a sequence; a block takes every tiles-th tile of a sequence whose length only the device knows
+    int64 tiles;  // of a sequence
     // Of the kernel that adds, each of whose blocks is resident then: a block waits for its part alone (backward_schedules::ends_are_known),
     // so that the multiprocessors that the last items leave idle write dq. 0: for that kernel's end.
     int keys_of_tile;
@@ -95,16 +95,24 @@ struct dq_of_sums_op {
   GIWA_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
     arch::launch_dependents();
     if (p.keys_of_tile == 0) arch::wait_for_previous_kernel();
-    const int64 heads = p.call.views.in.q.extent(2), sequences = p.call.views.in.sequence_count();
-    for (int64 i = block.block_rank(); i < parts * sequences * heads * p.tiles; i += block.block_count()) {
-      const int64 tile = i / parts, row = tile / p.tiles;
-      const int sequence = static_cast<int>(row / heads), head = static_cast<int>(row % heads);
-      const auto h = p.call.call.place_of(sequence, head);
-      for (int64 n = tile % p.tiles; n * rows_of_tile < h.queries(); n += p.tiles) {
-        const int at = static_cast<int>(n), index = static_cast<int>(i % parts);
-        if (p.keys_of_tile != 0) await_sums(block, p, h, at, p.call.dq_part_of(h, at, rows_of_tile) + index);
-        write(block, p, arch::recomputed_here(sequence), arch::recomputed_here(head), arch::recomputed_here(at), index);
+    const int64 heads = p.call.views.in.q.extent(2);
+    const tile_list& listed = p.call.workspace.queries;
+    const bool is_listed = p.call.call.ragged;
+    const int64 all = parts * heads * (is_listed ? *listed.count : p.call.views.in.sequence_count() * p.tiles);
+    for (int64 i = block.block_rank(); i < all; i += block.block_count()) {
+      const int index = static_cast<int>(i % parts);
+      const int64 row = i / parts / p.tiles;
+      int sequence = static_cast<int>(row / heads), head = static_cast<int>(row % heads),
+          at = static_cast<int>(i / parts % p.tiles);
+      if (is_listed) {  // the heads of a tile follow each other, as they end
+        const listed_tile tile = listed.tiles[i / parts / heads];
+        sequence = tile.sequence, head = static_cast<int>(i / parts % heads), at = tile.tile;
       }
+      if (p.keys_of_tile != 0) {
+        const auto h = p.call.call.place_of(sequence, head);
+        await_sums(block, p, h, at, p.call.dq_part_of(h, at, rows_of_tile) + index);
+      }
+      write(block, p, arch::recomputed_here(sequence), arch::recomputed_here(head), arch::recomputed_here(at), index);
     }
     // A kernel is complete when those before it are.
     if (p.keys_of_tile != 0 && block.block_rank() + 1 == block.block_count()) arch::wait_for_previous_kernel();

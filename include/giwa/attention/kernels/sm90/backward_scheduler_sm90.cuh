@@ -21,13 +21,13 @@ class sm90_backward_scheduler {
   GIWA_DEVICE static void run(const Block& block, const params& p, shared_storage& s) {
     sm90_backward_scheduler me{p, s};
     const int step = static_cast<int>(block.block_count());
+    const int work_tiles = me.work_tiles();
     int unused = 0;
     // Where items wait for each other, a block claims its first one too: it might start after those that wait.
-    for (int i = Types::adds_dq ? atomicAdd(p.counter, 1) : static_cast<int>(block.block_rank()); i < p.work_tiles;) {
-      const bool has_items = me.put_tiles(i);
+    for (int i = Types::adds_dq ? atomicAdd(p.counter, 1) : static_cast<int>(block.block_rank()); i < work_tiles;) {
+      me.put_tiles(i);
       me.next_free(unused);  // an earlier claim would keep work from other blocks
-      if constexpr (Types::adds_dq)
-        if (has_items) me.await_last();
+      if constexpr (Types::adds_dq) me.await_last();
       i = (Types::adds_dq ? 0 : step) + atomicAdd(p.counter, 1);
     }
     // The items in flight may come again.
@@ -51,29 +51,49 @@ class sm90_backward_scheduler {
     s.last_loaded.wait(claims & 1);
     ++claims;
   }
-  /// Puts the items of work tile i; returns whether there is one.
-  GIWA_DEVICE bool put_tiles(int i) {
+  static constexpr bool may_list = Types::adds_dq && !Types::is_long;
+  GIWA_DEVICE int work_tiles() const {
+    if constexpr (may_list)
+      if (p.call.call.ragged) return *p.call.workspace.keys.count * static_cast<int>(p.schedule.heads.divisor());
+    return p.work_tiles;
+  }
+  /// Where work tile i is. Listed ones are of all sequences and the first heads that alternate, then of the next heads.
+  GIWA_DEVICE attention_schedule::work_tile place_of(int i) const {
+    if constexpr (may_list)
+      if (p.call.call.ragged) {
+        const tile_list& listed = p.call.workspace.keys;
+        const int heads = static_cast<int>(p.schedule.heads.divisor()),
+                  section = static_cast<int>(p.schedule.section.divisor());
+        int tile = static_cast<int>(i / p.schedule.heads), head = i - tile * heads;
+        if (section < heads) {
+          const int of_section = *listed.count * section, last = heads / section - 1;
+          const int number = i / of_section < last ? i / of_section : last;
+          const int width = number == last ? heads - last * section : section, rest = i - number * of_section;
+          tile = rest / width, head = number * section + rest % width;
+        }
+        const listed_tile at = listed.tiles[tile];
+        return {at.sequence, head, 0, at.tile};
+      }
+    auto at = p.schedule.at(p.schedule.first + i);
+    if constexpr (Types::adds_dq) at.tile = p.schedule.query_tiles - 1 - at.tile;
+    return at;
+  }
+  /// Puts the items of work tile i.
+  GIWA_DEVICE void put_tiles(int i) {
     const int64 tiles = p.schedule.query_tiles;
     int tile = i;
     if constexpr (Types::adds_dq)
       if (i >= p.last.first) tile = p.last.first + (i - p.last.first) / p.last.parts;
-    const auto at = p.schedule.at(p.schedule.first + tile);
+    const auto at = place_of(tile);
     if constexpr (Types::rows_are_keys) {
       const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
       // Without divisions in the common case: the loader waits for this thread.
       const int head = sharers == 1 ? at.head : at.head / sharers, share = at.head - head * sharers;
       int reader = p.call.first_reader(at.batch);
       while (rows > 0 && !p.call.is_reader(reader, at.batch)) ++reader;
-      // The first keys come first: under a causal mask they have the most queries. With dq they are neighbours, because each
-      // tile waits for the one before it.
       if constexpr (Types::adds_dq) {
-        const int64 all = ceil_div(rows, Types::block_m), each = all <= tiles ? 1 : ceil_div(all, tiles),
-                    first = (tiles - 1 - at.tile) * each;
-        const int64 end = first + each < all ? first + each : all;
-        for (int64 n = first; n < end; ++n)
-          put_item(at.batch, reader, head, share, static_cast<int>(n) * Types::block_m, rows, n + 1 == end, i);
-        return first < end;
-      } else {
+        put_item(at.batch, reader, head, share, static_cast<int>(at.tile) * Types::block_m, rows, i);
+      } else {  // the first keys come first: under a causal mask they have the most queries
         int keys = Types::block_m;
         if constexpr (Types::policy::narrows)
           if (p.narrow) keys = 64;
@@ -98,17 +118,15 @@ class sm90_backward_scheduler {
           put_item(at.batch, at.batch, at.head, 0, static_cast<int>(n) * Types::block_m, rows);
       }
     }
-    return true;
   }
-  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, bool last = false,
-                            int i = 0) {
+  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, int i = 0) {
     int unused = 0;
     work_item& work = next_free(unused);
     work.head.put(p.call.call.place_of(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
     work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
     put_heads(work, share, Types::sharers(p.call));
     if constexpr (Types::adds_dq) {
-      work.last = last;
+      work.last = true;
       work.divided = i >= p.last.first;
       if (work.divided) {
         const int from = i - p.last.first, parts = p.last.parts;
