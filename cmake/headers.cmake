@@ -219,6 +219,7 @@ set(GIWA_HEADERS
   P giwa/attention/work/splits.hpp
   P giwa/attention/work/find_split.hpp
   D giwa/attention/sums/few_rows_partials.cuh
+  D giwa/attention/sums/sequence_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
   P giwa/attention/append/append_rows.hpp
   P giwa/attention/append/append_with_scales.hpp

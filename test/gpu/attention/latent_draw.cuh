@@ -55,6 +55,45 @@ inline cached_case_options mixed_case(int64 page_size, bool packed, int group = 
   if (group > 5) c.lengths = {4500, 130, 2049, 0, 2048, 64};
   return c;
 }
+
+/// Sequences with one head of keys and one tile of rows.
+inline cached_case_options one_head_case(const std::vector<int>& lengths, int64 heads, int64 queries, int64 page_size) {
+  cached_case_options c = mixed_case(page_size, false);
+  c.heads = heads, c.kv_heads = 1;
+  c.queries.assign(lengths.size(), queries);
+  c.lengths = lengths;
+  c.keys = 64;
+  for (const int n : lengths) c.keys = std::max<int64>(c.keys, n == 2147483647 ? 5000 : n + 30);
+  c.most = page_size == 0 ? 0 : giwa::ceil_div(c.keys, page_size);
+  return c;
+}
+/// Few sequences, whose partials are merged level by level: splits of one leaf, of whole nodes of the tree, and of neither. 9 sequences
+/// are merged in another way.
+template <class T, class Element>
+void check_few_sequences() {
+  std::vector<std::vector<int>> cases{{20000},
+                                      {8192},
+                                      {70, 700, 9000},
+                                      {300},
+                                      {8192, 0, 8192, 8191},
+                                      {-5, 2147483647, 4097},
+                                      {1000, 1001, 64, 65, 3000, 128, 1, 2500},
+                                      {1000, 1001, 64, 65, 3000, 128, 1, 2500, 900}};
+  if (small_mode()) cases.resize(3);
+  for (const std::vector<int>& lengths : cases)
+    for (const int heads : {2, 16}) {
+      bits<T, Element, latent_size, latent_size_v> x(one_head_case(lengths, heads, heads == 2 ? 3 : 1, 64));
+      CAPTURE(x.on_host.options.text());
+      for (const int64 bytes : {0, 8 << 20, 5 << 20, 2 << 20, 700 << 10, 300 << 10, 90 << 10}) {
+        CAPTURE(bytes);
+        x.run(x.gpu.views(), x.gpu.call_options(bytes));
+        CHECK(x.same());
+      }
+      if (lengths.size() > 1) run_alone(x, 1, 1 << 20);
+      if (small_mode()) return;
+    }
+}
+
 }  // namespace giwa_test
 
 #endif

@@ -123,6 +123,10 @@ TEST_CASE("rows of 656 bytes have the same bits alone, with any workspace, and i
   }
 }
 
+TEST_CASE("few sequences of rows of 656 bytes have the same bits in splits of any length") {
+  check_few_sequences<bf16, rows_656>();
+}
+
 TEST_CASE("rows of 656 bytes that are appended on a GPU have the bits of the CPU") {
   for (const bool interleaved : {false, true})
     for (const int offset : {0, 1}) {

@@ -199,11 +199,47 @@ TEST_CASE("one long sequence of latent rows, of which every multiprocessor has a
   }
 }
 
+TEST_CASE("few sequences of latent rows have the same bits in splits of any length") {
+  check_few_sequences<bf16, bf16>();
+  for (const int length : {9000, 4100})
+    for (const bool sinks : {false, true}) {
+      cached_case_options options = one_head_case({length, 333}, 4, 2, 64);
+      options.sinks = sinks;
+      cached_case<bf16> c(options);
+      CHECK(fault(c, giwa::full{}) == "");
+      if (small_mode()) return;
+    }
+}
+
+TEST_CASE("parts of the keys of few sequences of latent rows in turn, whose priors are merged with many partials") {
+  for (const std::vector<int64>& cuts : std::vector<std::vector<int64>>{{1300}, {64, 2900}})
+    for (const bool in_place : {false, true}) {
+      cached_case_options options = one_head_case({3000, 3000}, 3, 2, 0);
+      options.keys = 3000;
+      options.sinks = true;
+      cached_case<bf16> c(options);
+      const cached_on_gpu<bf16, bf16, bf16> gpu(c), other(c);
+      const auto& second = in_place ? gpu : other;
+      const giwa::stream s = new_stream();
+      const auto run = [&](const auto& views, const giwa::cached_options& with) {
+        return cached_of<size, size_v>(s, views, giwa::full{}, giwa::plain_score{}, with);
+      };
+      giwa::throw_if_failed(run_in_parts(gpu.views(), gpu.call_options(int64{4} << 20), second.views().o,
+                                         second.call_options().lse, cuts, run));
+      check_cuda(cudaStreamSynchronize(s));
+      gpu.read_back();
+      CHECK(judge<bf16>(c, answers_of<bf16>(c, giwa::full{}, giwa::plain_score{})).failure == "");
+      if (small_mode()) return;
+    }
+}
+
 TEST_CASE("lengths and pages of latent rows that the kernel before the call writes late") {
   for (const int group : {5, 40}) check_late(mixed_case(16, false, group));
+  check_late(one_head_case({600, 130, 5, 4000}, 8, 2, 16));
 }
 
 TEST_CASE("a graph of a call with latent rows reads the lengths and pages of its launch") {
   check_graph(mixed_case(16, false), {3, 600, 333, 64, 0, 65});
   check_graph(mixed_case(16, false, 40), {3, 4500, 333, 64, 0, 2050});
+  check_graph(one_head_case({4500, 700}, 16, 1, 16), {333, 4500});
 }

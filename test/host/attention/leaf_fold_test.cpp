@@ -111,6 +111,23 @@ struct law {
       }
       other_result += fold.finish().text == right ? 0 : 1;
     }
+    // Level by level: nodes of up to 4 operands each.
+    std::vector<std::size_t> begins(partials.size());
+    for (std::size_t n = 0; n < begins.size(); ++n) begins[n] = n;
+    for (int level = 1; level < fold_levels::count; ++level) {
+      std::vector<std::size_t> next;
+      int operands = 0;
+      for (const std::size_t n : begins) {
+        if (n == 0 || begins_node(positions[n - 1], positions[n], level))
+          next.push_back(n), operands = 1;
+        else
+          partials[next.back()].merge(partials[n]), ++operands;
+        too_many += operands <= 4 ? 0 : 1;
+      }
+      begins = next;
+    }
+    for (std::size_t n = 1; n < begins.size(); ++n) partials[0].merge(partials[begins[n]]);
+    other_result += partials[0].text == right ? 0 : 1;
   }
   void holds() const {
     CHECK(other_result == 0);

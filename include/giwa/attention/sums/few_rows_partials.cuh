@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Partials of the kernel for few rows, merged in the tree of leaf_fold.
+// Partials of few rows, merged in the tree of leaf_fold.
 #ifndef GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 #define GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 
@@ -21,6 +21,8 @@ class few_rows_partials {
   static constexpr bool in_order = merges_in_order<Call>;
   using handed_partials = stdlib::conditional_t<in_order, ordered_partials, split_partials>;
   static constexpr int batch = 32;
+
+ protected:
   /// The next partials of a warp's work tile, and of a row of them m, l and some columns.
   struct warp_partials {
     split_partials::position position[batch];
@@ -85,7 +87,7 @@ class few_rows_partials {
   template <class Block>
   GIWA_DEVICE void end(const Block&, const merged_row&) const {}
 
- private:
+ protected:
   /// The partials of a work tile in order, at most `batch` at a time.
   struct partials_list {
     int64 split;     // the first that is not listed completely
@@ -159,13 +161,17 @@ class few_rows_partials {
   GIWA_DEVICE void share_rows(int split) {
     const int64 first = ceil_div(begin_, split_length_);  // the first split that begins in the work tile
     rank = static_cast<int>(split - first), blocks = static_cast<int>(last_split_ - first) + 1;
-    rows_ = rows_of(p_, work_);
-    list_ = {first_split_};
+    end_of_find();
     if constexpr (ByBlocks) {
       const bool whole = begin_ == first_split_ * split_length_ && split_length_ <= largest_node &&
                          (split_length_ & (split_length_ - 1)) == 0 && work_.leaves.first == 0;
       by_blocks_ = whole && work_.leaves.count() > largest_node && rows_.rows <= blocks;
     }
+  }
+
+  GIWA_DEVICE void end_of_find() {
+    rows_ = rows_of(p_, work_);
+    list_ = {first_split_};
   }
 
   static constexpr int largest_node = fold_levels::largest_span(), warps = max_threads / 32;
@@ -272,11 +278,6 @@ template <class Call>
 struct latent_partials : few_rows_partials<Call> {
   static constexpr bool shares_columns = true;
   static constexpr int columns = 32 * merged_columns;  // of a block
-};
-template <class Call>
-struct latent_partials_of_one : few_rows_partials<Call, true> {
-  static constexpr bool shares_columns = true;
-  static constexpr int columns = 32 * merged_columns;
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Ends rows in a kernel: looks up their sinks and priors, and computes the factors of the output and the log-sum-exp.
+// The end of rows in a kernel: sinks, priors, the factors of the output and the log-sum-exp.
 #ifndef GIWA_ATTENTION_SUMS_FINISH_ROWS_CUH
 #define GIWA_ATTENTION_SUMS_FINISH_ROWS_CUH
 

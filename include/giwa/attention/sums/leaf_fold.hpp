@@ -93,6 +93,21 @@ struct split_partials {
   }
 };
 
+/// Whether a node of `level` begins with a partial that comes after another one of its sequence, if the partials of lower levels have
+/// become such nodes: then all merges of a level may be done at once. Those of a higher level are nodes here by themselves.
+GIWA_HOST_DEVICE constexpr bool begins_node(const split_partials::position& before, const split_partials::position& own,
+                                            int level) {
+  return before.level >= level || own.level >= level ||
+         before.node >> 2 * (level - before.level) != own.node >> 2 * (level - own.level);
+}
+
+/// Whether splits of a sequence of `leaves` leaves are a whole node of the tree each.
+GIWA_HOST_DEVICE constexpr bool are_whole_nodes(int64 split, int64 leaves) {
+  bool one = false;
+  for (int l = 0; l < fold_levels::count; ++l) one = one || split == fold_levels::span(l);
+  return one && leaves % split == 0;
+}
+
 /// The same where leaves are merged one after the other: all up to the end, or each leaf of a split without the beginning.
 struct ordered_partials {
   int begin, end;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How a block finds its split from lengths, also from those that the previous kernel may still write.
+// How a block finds its split from lengths, which the previous kernel may still write.
 #ifndef GIWA_ATTENTION_WORK_FIND_SPLIT_HPP
 #define GIWA_ATTENTION_WORK_FIND_SPLIT_HPP
 
@@ -113,6 +113,38 @@ GIWA_HOST_DEVICE constexpr bool may_find_early(const Params& p, const split_shap
          a.cache.pages.offsets == nullptr && a.sequence_count() <= 32 && leaves >> 30 == 0 &&
          a.q.extent(1) <= tile_rows / p.heads_per_kv && shape.slots > 0;
 }
+
+/// What find_split_early() finds in each lane: the keys and leaves of its sequence, of which there are at most 32.
+struct early_lengths {
+  int keys = 0, leaves = 0, end = 0;  // end: leaves of all up to this one
+  int total = 0, length = 0;          // of all, and of a split
+
+  template <class Block, class Params>
+  GIWA_HOST_DEVICE early_lengths(const Block& block, const Params& p, const split_shape& shape, int leaf_keys) {
+    const auto& a = p.views;
+    const bool exists = block.lane() < static_cast<int>(a.sequence_count());
+    keys = p.capacity;
+    if (exists && a.cache.lengths != nullptr) {
+      const int n = arch::early_read(a.cache.lengths + block.lane());
+      keys = n < 0 ? 0 : n < keys ? n : keys;
+    }
+    leaves = exists ? (keys > 0 ? ceil_div(keys, leaf_keys) : 1) * shape.heads_in_column : 0;
+    end = scan_warp(block, leaves), total = block.shuffle(end, 31);
+    length = shape.length_of(total);
+  }
+  /// Sequence b. All lanes call it.
+  template <class Block, class Params>
+  GIWA_HOST_DEVICE cached_sequence sequence(const Block& block, const Params& p, int b) const {
+    const int n = block.shuffle(keys, b), queries = static_cast<int>(p.views.q.extent(1));
+    return {b,
+            0,
+            queries,
+            n,
+            p.bottom_right ? n - queries : p.diagonal_offset,
+            b,
+            p.views.is_paged() ? b * p.views.cache.pages.stride : 0};
+  }
+};
 
 /// Finds a split while the previous kernel may still write the lengths: what follows from it must be undone unless
 /// has_same_lengths() after the wait. One warp calls it. The instructions run once and come from memory, so few are faster.

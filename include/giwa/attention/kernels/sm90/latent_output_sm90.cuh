@@ -251,9 +251,18 @@ struct latent_output {
   GIWA_DEVICE void store_partial(const state& x, const packed_rows& rows, float* to) const {
     const partial_slot slot{p.splits.shape.rows, Types::columns};
     GIWA_UNROLL
-    for (int i = 0; i < x.o.registers; ++i)
-      if (const int row = map::row(thread, map::slot(i)); row < rows.rows)
-        to[slot.output(row) + first_column + map::column(thread, i)] = x.o.value[i];
+    for (int i = 0; i < x.o.registers; ++i) {
+      const int row = map::row(thread, map::slot(i));
+      float* const at = to + (slot.output(row) + first_column + map::column(thread, i));
+      const float(&o)[map::registers] = x.o.value;
+      if constexpr (Types::has_format) {  // 4 columns next to each other are two runs of registers
+        static_assert(map::column(0, 4) == map::column(0, 0) + 2 && map::slot(4) == map::slot(0));
+        if (i % 8 % 2 == 0 && i % 8 < 4 && row < rows.rows)
+          *reinterpret_cast<float4*>(at) = {o[i], o[i + 1], o[i + 4], o[i + 5]};
+      } else {
+        if (row < rows.rows) *at = o[i];
+      }
+    }
     if (!is_first_of_rows<map>(block.rank())) return;
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r)
