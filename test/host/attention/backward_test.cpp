@@ -539,10 +539,10 @@ TEST_CASE("a call that breaks a rule is refused, and says which") {
   sizes.head_size_v = 129;
   CHECK(giwa::detail::backward_workspace_bytes(sizes) == giwa::detail::least_backward_workspace_bytes(sizes));
   // In 16 bits dq in fp32: for each of 5 sequences a tile of 64 queries, 4 parts of 64 columns, and a word for each part. Then two lists
-  // of 5 tiles of 8 bytes, and their counts.
+  // of 5 tiles of 32 bytes, and their counts.
   sizes.element_bytes = 2, sizes.head_size = 200;
   CHECK(giwa::detail::backward_workspace_bytes(sizes) == giwa::detail::least_backward_workspace_bytes(sizes) + to_line +
-                                                             2 * 5 * 4 * (64 * 64 * 4 + 4) + 48 + 16 + 48 + 4);
+                                                             2 * 5 * 4 * (64 * 64 * 4 + 4) + 160 + 16 + 160 + 4);
   // For a GPU that is known only what its kernels use: fp32 and heads up to 128 on 9.0, heads up to 256 on 10.0.
   const auto more = [&](int capability) {
     return giwa::detail::backward_workspace_bytes(sizes, capability) -

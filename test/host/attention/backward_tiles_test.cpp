@@ -71,8 +71,11 @@ struct list_op {
 
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
-    list_tiles(block, block.warp(), block.size() / 32, p.sequences, p.together, p.to,
-               [&](int n) { return p.tiles[n]; });
+    list_tiles(
+        block, block.warp(), block.size() / 32, p.sequences, p.together, p.to, [&](int n) { return p.tiles[n]; },
+        [](int n, int tile) {
+          return listed_tile{n, tile};
+        });
   }
 };
 

@@ -167,9 +167,10 @@ struct last_work_tiles {
   int first, parts;
 };
 
-/// The tiles of all sequences, of keys or of queries, where only the device knows the lengths (list_tiles).
-struct listed_tile {
+/// The tiles of all sequences, of keys or of queries, where only the device knows the lengths (list_tiles), with the rows of the sequence.
+struct alignas(16) listed_tile {
   int sequence, tile;
+  int first_query_row = 0, first_key_row = 0, queries = 0, keys = 0;
 };
 struct tile_list {
   listed_tile* tiles = nullptr;

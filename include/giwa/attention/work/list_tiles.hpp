@@ -8,11 +8,11 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Lists the tiles of all sequences, of which n has tiles_of(n), and counts them. Those of a sequence ascend, and `together` sequences
+/// Lists the tiles of all sequences, of which n has tiles_of(n), as entry_of(n, tile), and counts them. Those of a sequence ascend, and `together` sequences
 /// that follow each other alternate, a power of two up to 32. A warp lists 32 sequences; this one is `number` of `warps`.
-template <class Block, class Tiles>
+template <class Block, class Tiles, class Entry>
 GIWA_HOST_DEVICE void list_tiles(const Block& block, int64 number, int64 warps, int64 sequences, int together,
-                                 const tile_list& to, const Tiles& tiles_of) {
+                                 const tile_list& to, const Tiles& tiles_of, const Entry& entry_of) {
   const int lane = block.lane();
   const auto over_lanes = [&](int x, const auto& with) {
     for (int mask = 16; mask > 0; mask /= 2) x = with(x, block.shuffle_xor(x, mask));
@@ -34,7 +34,7 @@ GIWA_HOST_DEVICE void list_tiles(const Block& block, int64 number, int64 warps, 
     int at = before + block.shuffle(end - own, leader);
     for (int tile = 0; tile < most; ++tile) {
       const uint32 have = block.ballot(own > tile), place = static_cast<uint32>(at + popcount(have & lower));
-      if (own > tile && place < to.room) to.tiles[place] = {n, tile};  // offsets may lie
+      if (own > tile && place < to.room) to.tiles[place] = entry_of(n, tile);  // offsets may lie
       at += popcount(have & others);
     }
     if (lane == 31 && first + 32 >= sequences)

@@ -157,8 +157,13 @@ struct list_tiles_op {
     arch::launch_dependents();
     const auto& in = p.views.in;
     const auto list = [&](const tile_list& to, int together, int rows, const auto& rows_of) {
-      list_tiles(block, block.block_rank(), block.block_count(), in.sequence_count(), together, to,
-                 [&](int n) { return ceil_div(rows_of(p.call.place_of(n, 0)), rows); });
+      list_tiles(
+          block, block.block_rank(), block.block_count(), in.sequence_count(), together, to,
+          [&](int n) { return ceil_div(rows_of(p.call.place_of(n, 0)), rows); },
+          [&](int n, int tile) {
+            const head_place h = p.call.place_of(n, 0);
+            return listed_tile{n, tile, h.first_query_row, h.first_key_row, h.queries(), h.keys()};
+          });
     };
     const backward_workspace& w = p.workspace;
     if (block.warp() == 0)

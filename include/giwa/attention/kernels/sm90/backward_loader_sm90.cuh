@@ -50,7 +50,7 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       for (int b = p.call.first_reader(n); b < p.call.end_reader(n); ++b) {
         if (!p.call.is_reader(b, n)) continue;
         for (int head = work.first_head; head < work.end_head; ++head) {
-          if (block.lane() == 0) s.moving_head.put(p.call.call.place_of(b, head));
+          if (block.lane() == 0) s.moving_head.put(place_of(work, b, head));
           block.sync_warp();
           if (work.first < s.moving_head.get().keys()) load_tiles(work, s.moving_head.get());
           block.sync_warp();  // all lanes have read the head
@@ -59,6 +59,13 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
     } else {
       load_tiles(work, work.head.get());
     }
+  }
+  /// The place of a head that reads the item's keys. Where dq is added one sequence does, whose place the scheduler has found.
+  GIWA_DEVICE head_type place_of(const work_item& work, int sequence, int head) const {
+    if constexpr (!Types::adds_dq) return p.call.call.place_of(sequence, head);
+    head_type h = work.head.get();
+    h.head = head;
+    return h;
   }
   /// A note without a tile.
   GIWA_DEVICE void put_end(action end) {

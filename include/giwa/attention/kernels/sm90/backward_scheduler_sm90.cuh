@@ -57,51 +57,61 @@ class sm90_backward_scheduler {
       if (p.call.call.ragged) return *p.call.workspace.keys.count * static_cast<int>(p.schedule.heads.divisor());
     return p.work_tiles;
   }
-  /// Where work tile i is. Listed ones are of all sequences and the first heads that alternate, then of the next heads.
-  GIWA_DEVICE attention_schedule::work_tile place_of(int i) const {
+  /// Puts the item of work tile i, where dq is added. Listed tiles are of all sequences and the first heads that alternate, then of the
+  /// next heads.
+  GIWA_DEVICE void put_tile(int i) {
+    const auto& call = p.call.call;
+    const int sharers = Types::sharers(p.call);
+    // Without divisions in the common case: the loader waits for this thread.
+    const auto head_of = [&](int shared) { return sharers == 1 ? shared : shared / sharers; };
     if constexpr (may_list)
-      if (p.call.call.ragged) {
+      if (call.ragged) {
         const tile_list& listed = p.call.workspace.keys;
         const int heads = static_cast<int>(p.schedule.heads.divisor()),
                   section = static_cast<int>(p.schedule.section.divisor());
-        int tile = static_cast<int>(i / p.schedule.heads), head = i - tile * heads;
+        int tile = static_cast<int>(i / p.schedule.heads), shared = i - tile * heads;
         if (section < heads) {
           const int of_section = *listed.count * section, last = heads / section - 1;
           const int number = i / of_section < last ? i / of_section : last;
           const int width = number == last ? heads - last * section : section, rest = i - number * of_section;
-          tile = rest / width, head = number * section + rest % width;
+          tile = rest / width, shared = number * section + rest % width;
         }
         const listed_tile at = listed.tiles[tile];
-        return {at.sequence, head, 0, at.tile};
+        const int head = head_of(shared);
+        const int n = p.call.views.in.is_packed() ? 0 : at.sequence,
+                  offset = call.bottom_right ? at.keys - at.queries : call.diagonal_offset;
+        const head_place h{at.sequence, head * call.heads_per_kv, offset,           n,          n,
+                           head,        at.first_query_row,       at.first_key_row, at.queries, at.keys};
+        return put_item(h, at.sequence, head, shared - head * sharers, at.tile * Types::block_m, at.keys, i);
       }
-    auto at = p.schedule.at(p.schedule.first + i);
-    if constexpr (Types::adds_dq) at.tile = p.schedule.query_tiles - 1 - at.tile;
-    return at;
+    int tile = i;
+    if (i >= p.last.first) tile = p.last.first + (i - p.last.first) / p.last.parts;
+    const auto at = p.schedule.at(p.schedule.first + tile);
+    const int head = head_of(at.head);
+    const head_place h = call.place_of(at.batch, head * call.heads_per_kv);
+    put_item(h, at.batch, head, at.head - head * sharers,
+             static_cast<int>(p.schedule.query_tiles - 1 - at.tile) * Types::block_m, h.keys(), i);
   }
   /// Puts the items of work tile i.
   GIWA_DEVICE void put_tiles(int i) {
+    if constexpr (Types::adds_dq) return put_tile(i);
     const int64 tiles = p.schedule.query_tiles;
-    int tile = i;
-    if constexpr (Types::adds_dq)
-      if (i >= p.last.first) tile = p.last.first + (i - p.last.first) / p.last.parts;
-    const auto at = place_of(tile);
+    const auto at = p.schedule.at(p.schedule.first + i);
+    const auto put_item = [&](int batch, int sequence, int head, int first, int rows) {
+      this->put_item(p.call.call.place_of(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head),
+                     batch, head, 0, first, rows);
+    };
     if constexpr (Types::rows_are_keys) {
-      const int rows = p.call.keys_of(at.batch), sharers = Types::sharers(p.call);
-      // Without divisions in the common case: the loader waits for this thread.
-      const int head = sharers == 1 ? at.head : at.head / sharers, share = at.head - head * sharers;
+      const int rows = p.call.keys_of(at.batch), head = at.head;
       int reader = p.call.first_reader(at.batch);
       while (rows > 0 && !p.call.is_reader(reader, at.batch)) ++reader;
-      if constexpr (Types::adds_dq) {
-        put_item(at.batch, reader, head, share, static_cast<int>(at.tile) * Types::block_m, rows, i);
-      } else {  // the first keys come first: under a causal mask they have the most queries
-        int keys = Types::block_m;
-        if constexpr (Types::policy::narrows)
-          if (p.narrow) keys = 64;
-        for (int64 n = tiles - 1 - at.tile; n * keys < rows; n += tiles) {
-          const int first = static_cast<int>(n) * keys;
-          put_item(at.batch, reader, head, share, first,
-                   keys < rows - first && keys < Types::block_m ? first + keys : rows);
-        }
+      // The first keys come first: under a causal mask they have the most queries.
+      int keys = Types::block_m;
+      if constexpr (Types::policy::narrows)
+        if (p.narrow) keys = 64;
+      for (int64 n = tiles - 1 - at.tile; n * keys < rows; n += tiles) {
+        const int first = static_cast<int>(n) * keys;
+        put_item(at.batch, reader, head, first, keys < rows - first && keys < Types::block_m ? first + keys : rows);
       }
     } else {
       if constexpr (Types::gives_scores) {  // all heads that share what the score modifier takes gradients of
@@ -110,19 +120,19 @@ class sm90_backward_scheduler {
           for (int head = at.head; head < end.head; ++head) {
             const int rows = p.call.call.at(batch, head).queries();
             for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
-              put_item(batch, batch, head, 0, static_cast<int>(n) * Types::block_m, rows);
+              put_item(batch, batch, head, static_cast<int>(n) * Types::block_m, rows);
           }
       } else {
         const int rows = p.call.call.at(at.batch, at.head).queries();
         for (int64 n = at.tile; n * Types::block_m < rows; n += tiles)
-          put_item(at.batch, at.batch, at.head, 0, static_cast<int>(n) * Types::block_m, rows);
+          put_item(at.batch, at.batch, at.head, static_cast<int>(n) * Types::block_m, rows);
       }
     }
   }
-  GIWA_DEVICE void put_item(int batch, int sequence, int head, int share, int first, int rows, int i = 0) {
+  GIWA_DEVICE void put_item(const head_place& h, int batch, int head, int share, int first, int rows, int i = 0) {
     int unused = 0;
     work_item& work = next_free(unused);
-    work.head.put(p.call.call.place_of(sequence, Types::rows_are_keys ? head * p.call.call.heads_per_kv : head));
+    work.head.put(h);
     work.batch = batch, work.head_index = head, work.first = first, work.rows = rows;
     put_heads(work, share, Types::sharers(p.call));
     if constexpr (Types::adds_dq) {
