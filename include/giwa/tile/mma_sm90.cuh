@@ -15,6 +15,14 @@ namespace giwa::inline GIWA_ABI {
 template <int Columns>
 using warpgroup_tile = register_tile<float, warpgroup_map<Columns>>;
 
+/// The columns [First, First + Columns) of an accumulator, which follow each other in its registers, as an accumulator.
+template <int First, int Columns, int All>
+GIWA_DEVICE warpgroup_tile<Columns>& columns_of(register_tile<float, warpgroup_map<All>>& d) {
+  static_assert(First % 8 == 0 && Columns % 8 == 0 && First >= 0 && First + Columns <= All,
+                "giwa::columns_of: choose multiples of 8 columns of the accumulator.");
+  return reinterpret_cast<warpgroup_tile<Columns>&>(d.value[First / 2]);
+}
+
 /// How multiply() makes the descriptors of its steps along k: all from the first one, or each from the one before. The latter
 /// takes fewer instructions if the compiler knows that a tile's address is the same in all threads: attention_forward,
 /// 128, full, 489 instead of 513 for a tile, 0.3 % faster. It takes more if not: attention_backward of 64 loses 5 to 20

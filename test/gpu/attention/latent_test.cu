@@ -131,6 +131,25 @@ TEST_CASE("latent rows with infinite values whose weights are 0 or not") {
   CHECK(fault(c, causal::bottom_right) == "");
 }
 
+// So the largest score of a row, which is otherwise that of a first tile, rises often, in some rows of a warp and not in others.
+TEST_CASE("latent rows whose scores grow from page to page") {
+  for (const int64 page : {64, 16})
+    for (const float growth : {1.5f, 40.f}) {
+      cached_case<bf16> c(one_head_case({1500, 700, 64}, 70, 1, page));
+      for (const auto& elements : c.element)
+        for (std::size_t i = 0; i < elements.size(); ++i)
+          for (int64 row = 0; row < page && elements[i] >= 0; ++row)
+            for (int64 column = 0; column < size; ++column) {
+              bf16& x = c.k.view()(elements[i], row, 0, column);
+              x = giwa::convert<bf16>{}(giwa::convert<float>{}(x) * (1 + growth * static_cast<float>(i) / 10));
+            }
+      c.share_values();
+      CAPTURE(page, growth);
+      CHECK(fault(c, causal::bottom_right) == "");
+      CHECK(fault(c, by_distance{}) == "");
+    }
+}
+
 TEST_CASE("latent rows have the same bits alone, with any workspace, and in slices of heads") {
   for (const int64 page : {0, 7, 64})
     for (const bool packed : {false, true}) {

@@ -38,10 +38,9 @@ template <class Map, class Float = float>
 struct rows_ref {
   Float (&m)[Map::rows], (&l)[Map::rows], (&o)[Map::registers];
 };
-/// Merges two states into `to`, which may be either of them. `earlier` may be a partial in local memory (local_partial).
-template <class Map, class Earlier>
-GIWA_HOST_DEVICE void merge_rows(const Earlier& earlier, const rows_ref<Map, const float>& later,
-                                 const rows_ref<Map>& to) {
+/// Merges two states into `to`, which may be either of them. `earlier` and `to` may be a partial in local memory (local_partial).
+template <class Map, class Earlier, class To = const rows_ref<Map>>
+GIWA_HOST_DEVICE void merge_rows(const Earlier& earlier, const rows_ref<Map, const float>& later, To& to) {
   float of_earlier[Map::rows], of_later[Map::rows];
   GIWA_UNROLL
   for (int r = 0; r < Map::rows; ++r) {

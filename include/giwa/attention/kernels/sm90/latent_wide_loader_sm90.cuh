@@ -25,8 +25,10 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   /// Initializes the mbarriers. One warp calls it before a barrier of the block.
   GIWA_DEVICE static void prepare(const Block& block, const params& p, shared_storage& s) {
     const int i = block.lane();
-    if (i < Types::parts * stages) s.k.full[i / Types::parts][i % Types::parts].initialize(arrivals(p));
-    if (i < 2 * stages) s.k.empty[i / 2][i % 2].initialize(4);
+    if (i < Types::parts * stages) {
+      s.k.full[i / Types::parts][i % Types::parts].initialize(arrivals(p));
+      s.k.empty[i / Types::parts][i % Types::parts].initialize(4);
+    }
     if (i < work_tile_queue::depth)
       s.queue.initialize(i, Types::max_threads / 32 - (is_alone(p) ? Types::producers - 1 : 0));
     arch::mbarriers_initialized();
@@ -58,12 +60,30 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE void load_tiles(const few_rows_work_tile& work, uint32& turn) {
     const packed_rows rows = rows_of(p.splits.call, work, p.splits.group, Types::rows);
     if constexpr (Types::has_boxes) {
+      if (p.copies == key_copies::boxes && p.box_rows == Types::leaf_keys)
+        return load_tiles_of_one_box(work, rows, turn);
       for (int leaf = work.begin; leaf < work.end; ++leaf)
         for (latent_wide_walk<Types, Block> tiles(block, p, rows, leaf); tiles.exists(); tiles.next())
           load_tile(look_up(work, tiles.tile), true, turn++);
     } else {
       load_tiles_ahead(work, rows, turn);
     }
+  }
+  /// The lanes look up 32 tiles at once.
+  GIWA_DEVICE void load_tiles_of_one_box(const few_rows_work_tile& work, const packed_rows& rows, uint32& turn) const {
+    int first = -32;
+    cache_row row_of_lane{};
+    for (int leaf = work.begin; leaf < work.end; ++leaf)
+      for (latent_wide_walk<Types, Block> tiles(block, p, rows, leaf); tiles.exists(); tiles.next(), ++turn) {
+        if (tiles.tile - first >= 32) {
+          first = tiles.tile;
+          const int key = (first + block.lane()) * Types::leaf_keys;
+          if (key < work.sequence.keys) row_of_lane = p.splits.call.row_of(work.sequence, key);
+        }
+        const int of_group = tiles.tile - first, row = block.shuffle(row_of_lane.row, of_group),
+                  element = block.shuffle(row_of_lane.element, of_group);
+        load_boxes({element, row}, work.head, 1, Types::leaf_keys, turn);
+      }
   }
   /// Looks tiles up one tile ahead: with cp.async, a load from the page table returns only after the copies that the warp started before
   /// it.
@@ -95,39 +115,81 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     const uint32 free = (turn / stages & 1) ^ 1;
     if constexpr (Types::has_format) {
       if (starts) copies::find_rows(p, source);
-      const auto test = [&] { return s.k.empty[stage][0].is_over_now(free) && s.k.empty[stage][1].is_over_now(free); };
-      const auto wait = [&] { s.k.empty[stage][0].wait(free), s.k.empty[stage][1].wait(free); };
+      const auto test = [&] {
+        bool all = true;
+        GIWA_UNROLL
+        for (auto& empty : s.k.empty[stage]) all = all && empty.is_over_now(free);
+        return all;
+      };
+      const auto wait = [&] { wait_for_all(stage, free); };
       format.load(block, warp, p.splits.call.views.cache.k, source, s.k, starts, stage, test, wait, [&](int of_stage) {
         GIWA_UNROLL
         for (int part = 0; part < Types::parts; ++part) s.k.full[of_stage][part].arrive();
       });
     } else {
       if constexpr (Types::has_boxes)
-        if (p.copies == key_copies::boxes) return load_halves(source, stage, free);
+        if (p.copies == key_copies::boxes)
+          return load_boxes(source.key[0], source.head, source.boxes, p.box_rows, turn);
+      if constexpr (Types::call_params::selects)
+        if (p.copies == key_copies::chunks) return load_rows_of_list(source, stage, free);
       load_whole(source, stage, free);
     }
   }
-  /// Lanes of the issuing warps start the boxes of a tile.
-  GIWA_DEVICE void load_halves(const leaf_source& source, int stage, uint32 free) const {
+  /// All producer warps copy 16 rows each, part by part: their addresses are worked out before the stage is free.
+  GIWA_DEVICE void load_rows_of_list(leaf_source source, int stage, uint32 free) const {
+    using element = typename Types::element;
     using tile = typename Types::k_tile;
-    using box = tensor_box<tile>;
+    constexpr int run = 16 / static_cast<int>(sizeof(element)), lanes = 8, rows = copies::warp_keys * lanes / 32;
+    static_assert(copies::template has_whole_rows<tile> && copies::warp_keys == 16);
+    const auto& view = p.splits.call.views.cache.k;
+    copies::find_rows(p, source);
+    const cache_row& key = source.key[0];
+    const element* const row_of_lane = key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
+    const int column = block.lane() % lanes * run, first = block.lane() / lanes;
+    const element* from[rows];
+    uint32 to[2];
+    GIWA_UNROLL
+    for (int i = 0; i < rows; ++i) from[i] = pointer_of_lane(block, row_of_lane, 32 / lanes * i + first);
+    GIWA_UNROLL
+    for (int i = 0; i < 2; ++i)
+      to[i] = arch::shared_address(s.k.tile[stage].chunk(warp * copies::warp_keys + 32 / lanes * i + first, column));
+    GIWA_UNROLL
+    for (int part = 0; part < Types::parts; ++part) {
+      s.k.empty[stage][part].wait(free);
+      GIWA_UNROLL
+      for (int slab = Types::slab_of(part); slab < Types::slab_of(part + 1); ++slab) GIWA_UNROLL
+      for (int i = 0; i < rows; ++i)
+        arch::copy_async_and_fill(to[i % 2] + (slab * Types::leaf_keys + i / 2 * lanes) * lanes * 16,
+                                  (from[i] == nullptr ? view.data() : from[i]) + column + slab * lanes * run,
+                                  from[i] == nullptr ? 0 : 16);
+      s.k.full[stage][part].arrive_after_copies();
+    }
+  }
+  GIWA_DEVICE void wait_for_all(int stage, uint32 free) const {
+    GIWA_UNROLL
+    for (auto& empty : s.k.empty[stage]) empty.wait(free);
+  }
+  /// Lanes of the issuing warps start the boxes of a tile, which have box_rows rows each; `boxes`: of this warp.
+  GIWA_DEVICE void load_boxes(const cache_row& of_lane, int head, int boxes, int box_rows, uint32 turn) const {
+    using box = tensor_box<typename Types::k_tile>;
+    using element = typename Types::element;
     static_assert(box::columns == 64);
-    const int first_box = (block.lane() << p.issuers_log2) + warp;
-    typename Types::element* const to = s.k.tile[stage].data() + first_box * p.box_rows * box::columns;
-    const bool has_box = block.lane() < source.boxes;
+    const int stage = static_cast<int>(turn % stages);
+    const uint32 free = (turn / stages & 1) ^ 1;
+    const int first_box = box_rows == Types::leaf_keys ? 0 : (block.lane() << p.issuers_log2) + warp;
+    element* const to = s.k.tile[stage].data() + first_box * box_rows * box::columns;
     GIWA_UNROLL
     for (int part = 0; part < Types::parts; ++part) {
       const int begin = Types::slab_of(part), end = Types::slab_of(part + 1);
       arch::mbarrier& full = s.k.full[stage][part];
-      if (begin % Types::half_slabs == 0) s.k.empty[stage][begin / Types::half_slabs].wait(free);
+      s.k.empty[stage][part].wait(free);
       if (block.lane() == 0)
-        full.arrive_and_expect(source.boxes * p.box_rows * (end - begin) * box::columns *
-                               static_cast<int>(sizeof(typename Types::element)));
+        full.arrive_and_expect(boxes * box_rows * (end - begin) * box::columns * static_cast<int>(sizeof(element)));
       block.sync_warp();
-      if (!has_box) continue;
+      if (block.lane() >= boxes) continue;
       GIWA_UNROLL
       for (int i = begin; i < end; ++i) {
-        const int origin[4] = {i * box::columns, source.key[0].row, source.head, source.key[0].element};
+        const int origin[4] = {i * box::columns, of_lane.row, head, of_lane.element};
         arch::load_box(to + i * box::elements, p.k, origin, full, arch::l2_policy::evict_first);
       }
     }
@@ -136,7 +198,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   GIWA_DEVICE void load_whole(leaf_source source, int stage, uint32 free) const {
     const auto& view = p.splits.call.views.cache.k;
     copies::find_rows(p, source);
-    s.k.empty[stage][0].wait(free), s.k.empty[stage][1].wait(free);
+    wait_for_all(stage, free);
     const bool chunks = copies::copy_keys(block, warp, p, view, source, s.k.tile[stage]);
     GIWA_UNROLL
     for (int part = 0; part < Types::parts; ++part)

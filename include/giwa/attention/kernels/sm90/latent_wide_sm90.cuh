@@ -37,12 +37,22 @@ struct latent_wide_op {
       loader{{}, block, p, s, warp - types::output_warps}.run(column);
       return;
     }
+    const work_tile_reader<stdlib::remove_cvref_t<decltype(block)>> reader{block, s.queue};
+    const auto consume = [&](auto&& consumer) {
+      arch::barrier_sync(types::named_barrier::ready, max_threads);
+      consumer.run(consumer, reader, split, column);
+    };
+    if (warp >= 4) {
 #if GIWA_ARCH_HAS_SM90A
-    arch::claim_registers<types::output_registers>();
+      arch::claim_registers<types::follower_registers>();
 #endif
-    arch::barrier_sync(types::named_barrier::ready, max_threads);
-    latent_wide_consumer<types, Mask, Score, stdlib::remove_cvref_t<decltype(block)>>(block, p, s)
-        .run({block, s.queue}, split, column);
+      consume(latent_wide_follower<types, Mask, Score, stdlib::remove_cvref_t<decltype(block)>>(block, p, s));
+    } else {
+#if GIWA_ARCH_HAS_SM90A
+      arch::claim_registers<types::scorer_registers>();
+#endif
+      consume(latent_wide_scorer<types, Mask, Score, stdlib::remove_cvref_t<decltype(block)>>(block, p, s));
+    }
   }
 };
 

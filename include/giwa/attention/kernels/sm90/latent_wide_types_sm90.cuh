@@ -19,7 +19,8 @@ struct latent_wide_call : Call {
   }
 };
 
-/// Two warpgroups have half of the columns of O each, and compute S and P of every other tile of keys; one warpgroup loads.
+/// One warpgroup scores all tiles of keys, S and P, and adds P V of the first columns of O; another one follows with P V of the other
+/// columns; a third one loads.
 /// Policy: few_rows_policy with 64 rows and 2 stages.
 template <class T, class Element, class O, class Policy, class Mask, class Score>
 struct latent_wide_types {
@@ -36,49 +37,50 @@ struct latent_wide_types {
   static constexpr int rows = Policy::rows, stages = Policy::stages;
   static constexpr int leaf_keys = 64;  // of a tile, which few_rows_copies calls a leaf
   using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
-  static constexpr int columns = Policy::head_size_v, half = columns / 2;  // half: columns of a warpgroup
+  static constexpr int columns = Policy::head_size_v, scorer_columns = 128, follower_columns = columns - scorer_columns;
   static_assert(rows == 64 && Policy::head_size == latent_head_size && columns == latent_head_size_v);
 
   static constexpr int output_warps = 8, producers = 4, max_threads = 32 * (output_warps + producers);
   static constexpr int output_threads = 32 * output_warps;
-  // Lists need few registers to be copied: with 208 the loops of the output warps spill, 1326 us instead of 1458 for 1024 lists of 2048
-  // keys and 128 heads, 204 instead of 209 for 128 of them (H200, 2026-11-30).
-  static constexpr int output_registers = call_params::selects && !has_format ? 224 : 208;
-  static constexpr int producer_registers = 504 - 2 * output_registers;
+  static constexpr int scorer_registers = 176, follower_registers = 240, producer_registers = 88;
+  static_assert(scorer_registers + follower_registers + producer_registers == 504);
 
   template <int Rows, int Columns>
   using tile = shared_tile<T, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
   using q_tile = tile<rows, Policy::head_size>;       // (rows, head size)
   using k_tile = tile<leaf_keys, Policy::head_size>;  // (keys, head size), whose first columns are V
-  using output_map = warpgroup_map<half>;
-  using state = row_sums<output_map>;
 
-  /// p: of a warp that hands P over and one that takes it. of_one: of the warps of a warpgroup.
-  enum class named_barrier : int { block, producers, ready, outputs, of_one, p = of_one + 2 };
+  /// of_scorer: of its warps. p, met: of each of its warps and the one that follows it: P is there; P was taken, and S of
+  /// the next tile is there.
+  enum class named_barrier : int { block, producers, ready, outputs, of_scorer, p, met = p + 4 };
   GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int number) {
     return static_cast<int>(first) + number;
   }
 
-  /// A stage is loaded in parts, slabs of 64 columns each, because S begins with the first. It is released in two: the columns of V
-  /// of each warpgroup.
-  static constexpr int parts = 4, slabs = Policy::head_size / 64, half_slabs = half / 64;
+  /// The follower adds its last columns while the scorer computes P of the next tile, for which the tensor cores would wait. Not of rows of a
+  /// format, whose copies begin when all of a stage is free.
+  static constexpr bool adds_late = !has_format;
+  /// A stage is loaded and released in parts of 128 columns: those of the scorer, and three of the follower's, of which the last has the
+  /// columns that are not of V too.
+  static constexpr int parts = 4, part_columns = columns / parts;
+  static_assert(scorer_columns == part_columns);
   GIWA_HOST_DEVICE static constexpr int slab_of(int part) {
-    return part == parts ? slabs : part * (2 * half_slabs / parts);
+    return part == parts ? Policy::head_size / 64 : part * part_columns / 64;
   }
   struct ring {
     k_tile tile[stages];
-    arch::mbarrier full[stages][parts], empty[stages][2];
+    arch::mbarrier full[stages][parts], empty[stages][parts];
   };
-  /// What of a tile the warpgroup that has its scores tells the other one, for each warp.
+  /// What the scorer tells of a tile, for each warp.
   enum news : int { raised = 1, scrubbed = 2 };
   struct shared_storage {
     ring k;
     q_tile q;
-    uint4 p[4][128];      // P of a tile, as each thread of a warpgroup has it as an operand
-    float m[rows];        // of rows whose m was raised
-    float l[2][2][rows];  // of a leaf, in one of two buffers: of the tiles of each warpgroup
+    uint4 p[4][128];       // P of a tile, as each thread of a warpgroup has it as an operand
+    float factor[rows];    // of O of rows whose m was raised
+    float2 sums[2][rows];  // m and l of a leaf, in one of two buffers
     int news[4];
-    int has_nonfinite[2];
+    int has_nonfinite;
     split_search search;
     work_tile_queue queue;
   };
@@ -99,7 +101,8 @@ struct latent_wide_walk {
   const typename Types::call_params& call;
   const packed_rows& rows;
   const int leaf_tiles;
-  int tile, end;
+  int tile, end,
+      full_end = 0;  // full_end: the end of tiles of which all rows see all keys, as is known for all of them
   tile_keep visible = tile_keep::none;
   [[no_unique_address]] typename Types::visible_leaves leaves{};
 
@@ -110,10 +113,19 @@ struct latent_wide_walk {
   GIWA_DEVICE void enter(int leaf) {
     tile = leaf * leaf_tiles - 1, end = ceil_div(rows.keys, Types::leaf_keys);
     if (end > tile + 1 + leaf_tiles) end = tile + 1 + leaf_tiles;
+    if constexpr (mask_bounds_leaves<stdlib::remove_cvref_t<decltype(call.mask)>>) {
+      const int first = tile + 1, full = rows.keys / Types::leaf_keys, last = full < end ? full : end;
+      const score_tile all = rows.tile(first * Types::leaf_keys, last * Types::leaf_keys - 1);
+      full_end = first < last && classify_heads(call.mask, all, call.heads_per_kv) == tile_keep::all ? last : 0;
+    }
     next();
   }
   GIWA_DEVICE bool exists() const { return tile < end; }
   GIWA_DEVICE void next() {
+    if (tile + 1 < full_end) {
+      ++tile, visible = tile_keep::all;
+      return;
+    }
     for (++tile; tile < end; ++tile) {
       visible = leaves.of(block, call, rows, tile);
       if (visible != tile_keep::none) return;
