@@ -127,7 +127,7 @@ struct backward_schedules {
   static last_work_tiles divided_tiles(const Params& p, int work_tiles, int blocks, int64 tiles) {
     const shared_key_sums& room = p.workspace.of_keys;
     const int left = work_tiles % blocks;
-    if (p.call.ragged) return {0x7fffffff, 1};
+    if (p.call.ragged) return {0x7fffffff, 1};  // only the device knows how many there are
     if (!p.workspace.any_order || room.sharers > 1 || left == 0 || !keeps_all(p)) return {work_tiles, 1};
     const int64 least = 8;  // tiles of a part: with 4, 64, 1024 tokens were 3 % slower
     int64 parts = blocks / left;
