@@ -22,8 +22,8 @@ def one_run(date, commit, more="FlashAttention-4 4.0.0b36"):
             "CUDA 13.0")
 
 
-NEWEST = ("2026-11-30", "61b56b9f")  # of the run that PEERS names
-PEERS = ("2026-11-30_h200_peers_3.csv", one_run(*NEWEST))
+NEWEST = ("2026-11-30", "853198a0")  # of the run that PEERS names
+PEERS = ("2026-11-30_h200_peers_5.csv", one_run(*NEWEST))
 E4M3 = "NVIDIA H200, 2026-11-29, giwa ef0c95d, FlashAttention-3 of fa3-fwd 0.0.3, cuDNN 9.19, PyTorch 2.11, driver 580.159.04, CUDA 13.0"
 # Suites that the newest report may not have: the file in docs/results (a CSV of peers if no function below reads it), and what it is of.
 OTHERS = {
