@@ -8,8 +8,8 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Lists the tiles of all sequences, of which n has tiles_of(n), as entry_of(n, tile), and counts them. Those of a sequence ascend, and `together` sequences
-/// that follow each other alternate, a power of two up to 32. A warp lists 32 sequences; this one is `number` of `warps`.
+/// Lists the tiles of all sequences, tiles_of(n) of n, as entry_of(n, tile), and counts them. Those of a sequence ascend; `together`
+/// neighbours, a power of two up to 32, alternate. A warp lists 32 sequences; this one is `number` of `warps`.
 template <class Block, class Tiles, class Entry>
 GIWA_HOST_DEVICE void list_tiles(const Block& block, int64 number, int64 warps, int64 sequences, int together,
                                  const tile_list& to, const Tiles& tiles_of, const Entry& entry_of) {

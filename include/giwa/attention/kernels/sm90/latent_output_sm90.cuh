@@ -254,13 +254,13 @@ struct latent_output {
     for (int i = 0; i < x.o.registers; ++i) {
       const int row = map::row(thread, map::slot(i));
       float* const at = to + (slot.output(row) + first_column + map::column(thread, i));
-      const float(&o)[map::registers] = x.o.value;
+      const auto& o = x.o.value;
       if constexpr (Types::has_format) {  // 4 columns next to each other are two runs of registers
         static_assert(map::column(0, 4) == map::column(0, 0) + 2 && map::slot(4) == map::slot(0));
-        if (i % 8 % 2 == 0 && i % 8 < 4 && row < rows.rows)
+        if ((i % 8 == 0 || i % 8 == 2) && row < rows.rows)
           *reinterpret_cast<float4*>(at) = {o[i], o[i + 1], o[i + 4], o[i + 5]};
-      } else {
-        if (row < rows.rows) *at = o[i];
+      } else if (row < rows.rows) {
+        *at = o[i];
       }
     }
     if (!is_first_of_rows<map>(block.rank())) return;
