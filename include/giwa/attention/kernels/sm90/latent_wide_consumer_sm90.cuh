@@ -53,6 +53,7 @@ struct latent_wide_scorer : latent_wide_output<Types, Mask, Score, Block, 0> {
       if (follows) arch::barrier_sync(Types::barrier_of(barrier::met, warp), 64);
       list.apply(block, thread, steps, scores, rows, at.visible, rows_are_packed{at.first_key()});
       const bool is_strange = Types::scrubs && at.visible == tile_keep::some && scrub(rows, at);
+      this->release(s.k.empty[at.stage()][0]);
       float sum[row_slots];
       const bool raises = weigh(follows, sum);
       hand_over(raises, is_strange);
@@ -63,7 +64,7 @@ struct latent_wide_scorer : latent_wide_output<Types, Mask, Score, Block, 0> {
       tiles.next();
       arch::wgmma_wait<0>();
       arch::fence_operand(o.value);
-      this->release(s.k.empty[at.stage()][0]);
+      this->release(s.k.empty[at.stage()][1]);
       if (is_strange) this->add_nonfinite(work, rows, at.tile);
     }
     softmax.finish(block);
@@ -81,14 +82,14 @@ struct latent_wide_scorer : latent_wide_output<Types, Mask, Score, Block, 0> {
   /// S of a tile, part by part as its columns come.
   GIWA_DEVICE void multiply_scores(const leaf_tile& at) {
     arch::fence_operand(scores.value);
-    multiply_part<0>(at), multiply_part<1>(at), multiply_part<2>(at), multiply_part<3>(at);
+    multiply_part<0>(at), multiply_part<1>(at), multiply_part<2>(at), multiply_part<3>(at), multiply_part<4>(at);
     arch::wgmma_commit();
     arch::wgmma_wait<0>();
     arch::fence_operand(scores.value);
   }
   template <int Part>
   GIWA_DEVICE void multiply_part(const leaf_tile& at) {
-    constexpr int begin = 64 * Types::slab_of(Part), depth = 64 * Types::slab_of(Part + 1) - begin;
+    constexpr int begin = 64 * Types::slab_of(Part), depth = 64 * Types::slabs_of(Part);
     s.k.full[at.stage()][Part].wait(at.phase());
     if (p.copies != key_copies::boxes) arch::fence_async_proxy();  // wgmma may then read what others have written
     arch::wgmma_fence();
@@ -159,28 +160,9 @@ struct latent_wide_follower : latent_wide_output<Types, Mask, Score, Block, 1> {
       tiles.next();
       const bool is_strange = take_weights(), more = tiles.exists();
       const auto meet = [&] { arch::barrier_sync(Types::barrier_of(barrier::met, warp), 64); };
-      const auto end = [&](int part) {
-        arch::fence_operand(o.value);
-        this->release(s.k.empty[at.stage()][part]);
-      };
-      this->fence_values(weights);
-      multiply_part<1>(at), multiply_part<2>(at);
-      if constexpr (!Types::adds_late) multiply_part<3>(at);
-      arch::wgmma_wait<Types::adds_late ? 1 : 2>();
-      end(1);
-      arch::wgmma_wait<Types::adds_late ? 0 : 1>();
-      end(2);
-      if constexpr (!Types::adds_late) {
-        arch::wgmma_wait<0>();
-        end(3);
-      }
+      add_parts<Types::follower_part, Types::parts - Types::late_parts>(at);
       if (more && !is_strange) meet();
-      if constexpr (Types::adds_late) {
-        this->fence_values(weights);
-        multiply_part<3>(at);
-        arch::wgmma_wait<0>();
-        end(3);
-      }
+      if constexpr (Types::late_parts > 0) add_parts<Types::parts - Types::late_parts, Types::parts>(at);
       if (!is_strange) continue;
       this->add_nonfinite(work, rows, at.tile);
       if (more) meet();
@@ -194,13 +176,31 @@ struct latent_wide_follower : latent_wide_output<Types, Mask, Score, Block, 1> {
   }
 
  private:
-  /// O += P V of a part of the columns.
-  template <int Part>
-  GIWA_DEVICE void multiply_part(const leaf_tile& at) {
+  /// O += P V of the columns of some parts, which are released one after the other.
+  template <int Begin, int End>
+  GIWA_DEVICE void add_parts(const leaf_tile& at) {
+    this->fence_values(weights);
+    multiply_parts<Begin, End>(at);
+    release_parts<Begin, End>(at);
+  }
+  template <int Part, int End>
+  GIWA_DEVICE void multiply_parts(const leaf_tile& at) {
     constexpr int width = Types::part_columns;
-    multiply<descriptors::in_turn>(columns_of<(Part - 1) * width, width>(o), weights, s.k.tile[at.stage()], true,
-                                   Part * width);
-    arch::wgmma_commit();
+    if constexpr (Part < End) {
+      multiply<descriptors::in_turn>(columns_of<(Part - Types::follower_part) * width, width>(o), weights, s.k.tile[at.stage()], true,
+                                     64 * Types::slab_of(Part));
+      arch::wgmma_commit();
+      multiply_parts<Part + 1, End>(at);
+    }
+  }
+  template <int Part, int End>
+  GIWA_DEVICE void release_parts(const leaf_tile& at) {
+    if constexpr (Part < End) {
+      arch::wgmma_wait<End - 1 - Part>();
+      arch::fence_operand(o.value);
+      this->release(s.k.empty[at.stage()][Part]);
+      release_parts<Part + 1, End>(at);
+    }
   }
   /// Takes P, and scales O if m was raised. Returns whether values were scrubbed.
   GIWA_DEVICE bool take_weights() {

@@ -157,7 +157,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     for (int part = 0; part < Types::parts; ++part) {
       s.k.empty[stage][part].wait(free);
       GIWA_UNROLL
-      for (int slab = Types::slab_of(part); slab < Types::slab_of(part + 1); ++slab) GIWA_UNROLL
+      for (int slab = Types::slab_of(part); slab < Types::slab_of(part) + Types::slabs_of(part); ++slab) GIWA_UNROLL
       for (int i = 0; i < rows; ++i)
         arch::copy_async_and_fill(to[i % 2] + (slab * Types::leaf_keys + i / 2 * lanes) * lanes * 16,
                                   (from[i] == nullptr ? view.data() : from[i]) + column + slab * lanes * run,
@@ -180,7 +180,7 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
     element* const to = s.k.tile[stage].data() + first_box * box_rows * box::columns;
     GIWA_UNROLL
     for (int part = 0; part < Types::parts; ++part) {
-      const int begin = Types::slab_of(part), end = Types::slab_of(part + 1);
+      const int begin = Types::slab_of(part), end = begin + Types::slabs_of(part);
       arch::mbarrier& full = s.k.full[stage][part];
       s.k.empty[stage][part].wait(free);
       if (block.lane() == 0)

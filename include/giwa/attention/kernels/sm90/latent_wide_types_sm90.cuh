@@ -57,15 +57,19 @@ struct latent_wide_types {
     return static_cast<int>(first) + number;
   }
 
-  /// The follower adds its last columns while the scorer computes P of the next tile, for which the tensor cores would wait. Not of rows of a
-  /// format, whose copies begin when all of a stage is free.
-  static constexpr bool adds_late = !has_format;
-  /// A stage is loaded and released in parts of 128 columns: those of the scorer, and three of the follower's, of which the last has the
-  /// columns that are not of V too.
-  static constexpr int parts = 4, part_columns = columns / parts;
-  static_assert(scorer_columns == part_columns);
+  /// A stage is loaded and released in parts: the columns that are not of V, which only S needs, and then those of V, 128 at a time, of the
+  /// scorer and of the follower.
+  static constexpr int parts = 5, part_columns = 128;
+  static_assert(scorer_columns == part_columns && columns == (parts - 1) * part_columns);
+  /// The last parts, which the follower adds while the scorer computes P of the next tile, for which the tensor cores would wait. Not of rows
+  /// of a format, whose copies begin when all of a stage is free.
+  static constexpr int late_parts = has_format ? 0 : 2, follower_part = 2;
+  /// The first slab, of 64 columns, of a part, and their number.
   GIWA_HOST_DEVICE static constexpr int slab_of(int part) {
-    return part == parts ? Policy::head_size / 64 : part * part_columns / 64;
+    return part == 0 ? columns / 64 : (part - 1) * part_columns / 64;
+  }
+  GIWA_HOST_DEVICE static constexpr int slabs_of(int part) {
+    return part == 0 ? (Policy::head_size - columns) / 64 : part_columns / 64;
   }
   struct ring {
     k_tile tile[stages];
