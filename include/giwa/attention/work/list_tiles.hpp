@@ -18,10 +18,11 @@ GIWA_HOST_DEVICE void list_tiles(const Block& block, int64 number, int64 warps, 
     for (int mask = 16; mask > 0; mask /= 2) x = with(x, block.shuffle_xor(x, mask));
     return x;
   };
+  int before_of_lane = 0;  // tiles of the earlier sequences of this lane, each of which is counted once
+  int64 counted = lane;
   for (int64 first = 32 * number; first < sequences; first += 32 * warps) {
-    int before = 0;
-    for (int64 n = lane; n < first; n += 32) before += tiles_of(static_cast<int>(n));
-    before = over_lanes(before, [](int a, int b) { return a + b; });
+    for (; counted < first; counted += 32) before_of_lane += tiles_of(static_cast<int>(counted));
+    const int before = over_lanes(before_of_lane, [](int a, int b) { return a + b; });
     const int n = static_cast<int>(first) + lane, own = n < sequences ? tiles_of(n) : 0;
     const int most = over_lanes(own, [](int a, int b) { return a < b ? b : a; });
     int end = own;
