@@ -5,6 +5,7 @@
 #define GIWA_ATTENTION_KERNELS_SIMT_ROW_TERMS_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/arch/mbarrier.cuh>
 #include <giwa/attention/problem/backward_params.hpp>
 #include <giwa/attention/work/list_tiles.hpp>
 #include <giwa/grid/op.hpp>
@@ -155,6 +156,9 @@ struct list_tiles_op {
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const Params& p, shared_storage&) const {
     arch::launch_dependents();
+#if defined(GIWA_RANDOM_DELAYS) && defined(__CUDA_ARCH__)
+    arch::sleep_at_random();
+#endif
     const auto& in = p.views.in;
     const auto list = [&](const tile_list& to, int together, int rows, const auto& rows_of) {
       list_tiles(
