@@ -101,26 +101,41 @@ struct warp_sums {
 
 /// Loads the packed rows of a work tile into the tile of q, zeros past their end: by cp.async, because one after the other each chunk
 /// took the latency of the memory (1 x 32768, 16 heads: 20.1 us instead of 22.4, H200, 2026-11-30). `Threads` threads call it, each
-/// with its rank.
+/// with its rank; 8 of them have a row, whose address they work out once.
 template <class Types, int Threads>
 GIWA_DEVICE void copy_packed_rows(int thread, const typename Types::params& p, const typename Types::call_params& call,
                                   const few_rows_work_tile& work, const packed_rows& rows,
                                   typename Types::shared_storage& s) {
   using operand = typename Types::operand;
-  constexpr int run = 16 / static_cast<int>(sizeof(operand)), chunks = Types::q_tile::columns / run;
+  using tile = typename Types::q_tile;
+  constexpr int run = 16 / static_cast<int>(sizeof(operand)), lanes = 8, slabs = tile::columns / (lanes * run);
+  constexpr int at_once = Threads / lanes, each = tile::rows / at_once;
+  static_assert(each * at_once == tile::rows && slabs * lanes * run == tile::columns);
   const auto& q = call.views.q;
-  GIWA_NO_UNROLL
-  for (int i = thread; i < Types::rows * chunks; i += Threads) {
-    const int row = i / chunks, column = i % chunks * run;
-    operand* const to = s.q.chunk(row, column);
-    const operand* from = nullptr;
+  const int first = thread / lanes, column = thread % lanes * run;
+  const operand* from[each];
+  GIWA_UNROLL
+  for (int i = 0; i < each; ++i) {
+    const int row = first + i * at_once;
+    from[i] = nullptr;
     if (row < rows.rows)
-      from = &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(row), rows.head(row), column);
-    if (from != nullptr && p.q_aligned)
-      arch::copy_async<16>(arch::shared_address(to), from);
-    else
+      from[i] = &q(work.sequence.q_batch, work.sequence.first_query_row + rows.query(row), rows.head(row), column);
+  }
+  GIWA_UNROLL
+  for (int i = 0; i < each; ++i) {
+    operand* const to = s.q.chunk(first + i * at_once, column);
+    if (p.q_aligned) {
+      GIWA_UNROLL
+      for (int slab = 0; slab < slabs; ++slab)
+        arch::copy_async_and_fill(arch::shared_address(to) + slab * tile::rows * lanes * 16,
+                                  (from[i] == nullptr ? q.data() : from[i]) + slab * lanes * run,
+                                  from[i] == nullptr ? 0 : 16);
+    } else {
 #pragma unroll 1
-      for (int j = 0; j < run; ++j) to[j] = from != nullptr ? from[j] : convert<operand>{}(0.f);
+      for (int j = 0; j < slabs * run; ++j)
+        to[j / run * tile::rows * lanes * run + j % run] =
+            from[i] == nullptr ? convert<operand>{}(0.f) : from[i][j / run * lanes * run + j % run];
+    }
   }
   arch::copy_async_commit();
   arch::copy_async_wait<0>();
