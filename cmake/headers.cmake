@@ -218,8 +218,10 @@ set(GIWA_HEADERS
   D giwa/attention/sums/many_rows_partials.cuh
   P giwa/attention/work/splits.hpp
   P giwa/attention/work/find_split.hpp
+  D giwa/attention/sums/divided_tile.cuh
   D giwa/attention/sums/few_rows_partials.cuh
   D giwa/attention/sums/sequence_partials.cuh
+  D giwa/attention/sums/row_tile_partials.cuh
   P giwa/attention/work/cached_workspace.hpp
   P giwa/attention/append/append_rows.hpp
   P giwa/attention/append/append_with_scales.hpp

@@ -255,10 +255,12 @@ TEST_CASE("parts of the keys of few sequences of latent rows in turn, whose prio
 TEST_CASE("lengths and pages of latent rows that the kernel before the call writes late") {
   for (const int group : {5, 40}) check_late(mixed_case(16, false, group));
   check_late(one_head_case({600, 130, 5, 4000}, 8, 2, 16));
+  check_late(one_head_case({600, 130, 5, 4500}, 20, 2, 16));  // many rows
 }
 
 TEST_CASE("a graph of a call with latent rows reads the lengths and pages of its launch") {
   check_graph(mixed_case(16, false), {3, 600, 333, 64, 0, 65});
   check_graph(mixed_case(16, false, 40), {3, 4500, 333, 64, 0, 2050});
   check_graph(one_head_case({4500, 700}, 16, 1, 16), {333, 4500});
+  check_graph(one_head_case({4500, 700}, 40, 1, 16), {333, 4500});
 }

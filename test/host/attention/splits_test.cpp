@@ -864,7 +864,7 @@ TEST_CASE("latent rows are divided by the batch on request") {
 TEST_CASE("each tile of many latent rows is computed once, and its partials fit into the workspace") {
   std::mt19937 random(7);
   const auto up_to = [&](int64 most) { return std::uniform_int_distribution<int64>(0, most)(random); };
-  int64 missed = 0, too_many = 0, more_bytes = 0, divided = 0;
+  int64 missed = 0, too_many = 0, more_bytes = 0, divided = 0, misplaced = 0;
   for (int i = 0; i < 3000; ++i) {
     giwa::cached_problem p{.sequences = 1 + up_to(up_to(1) == 0 ? 2 : 60),
                            .queries = 1 + up_to(3),
@@ -902,14 +902,25 @@ TEST_CASE("each tile of many latent rows is computed once, and its partials fit 
     for (int64 split = 0; split < shape.splits && split * length < total; ++split)
       for (int64 at = split * length; at < (split + 1) * length && at < total;) {
         const int64 first = at / leaves * leaves, stop = std::min({first + leaves, (split + 1) * length, total});
-        const bool begins = at == first, whole = begins && stop == first + leaves;
-        const ordered_partials handed{static_cast<int>(at - first), static_cast<int>(stop - first)};
-        if (!whole) too_many += handed.count() <= (begins ? fold_levels::count : shape.slots) ? 0 : 1, ++divided;
+        const bool begins = at == first;
+        // The others of a divided tile are where the merge looks for them: each leaf of a later split once.
+        if (begins && stop < first + leaves) {
+          const ordered_partials handed(first, static_cast<int>(leaves), split, length);
+          int64 expected = stop;
+          misplaced += handed.position_of(0).split == split && handed.position_of(0).number == 0 ? 0 : 1;
+          for (int k = 1; k < handed.count; ++k, ++expected) {
+            const auto found = handed.position_of(k);
+            misplaced += found.split == expected / length && found.number == expected % length ? 0 : 1;
+            too_many += found.number < shape.slots ? 0 : 1;
+          }
+          misplaced += expected == first + leaves ? 0 : 1, ++divided;
+        }
         at = stop;
       }
   }
   CHECK(missed == 0);
   CHECK(too_many == 0);
+  CHECK(misplaced == 0);
   CHECK(more_bytes == 0);
   CHECK(divided > 1000);
 }

@@ -7,33 +7,35 @@
 #include <giwa/attention/choose/split_launch.cuh>
 #include <giwa/attention/kernels/sm90/latent_sm90.cuh>
 #include <giwa/attention/kernels/sm90/latent_wide_sm90.cuh>
+#include <giwa/attention/sums/row_tile_partials.cuh>
 #include <giwa/attention/sums/sequence_partials.cuh>
 
 namespace giwa::inline GIWA_ABI::detail::inline GIWA_ARCH_TAG {
 
-/// The second launch for few sequences.
+/// The second launch, and that for few sequences.
 template <class Call>
-struct merge_of_sequences {
-  using type = merge_sequences_op<Call>;
+struct latent_merges {
+  using usual = merge_partials_op<latent_partials<Call>>;
+  using few = merge_sequences_op<Call>;
 };
-/// Partials that are merged in order have no levels.
+/// That of partials that are merged in order.
 template <class Call>
   requires merges_in_order<Call>
-struct merge_of_sequences<Call> {
-  using type = merge_partials_op<latent_partials<Call>>;
+struct latent_merges<Call> {
+  using usual = merge_row_tiles_op<Call, latent_head_size_v>;
+  using few = usual;
 };
 
 /// The kernel, and the launch that merges its partials.
 template <class Op, class Call>
 struct prepared_latent {
-  using partials = latent_partials<Call>;
-  using merge_op = merge_partials_op<partials>;
-  using merge_few_op = typename merge_of_sequences<Call>::type;
+  using merge_op = typename latent_merges<Call>::usual;
+  using merge_few_op = typename latent_merges<Call>::few;
   optional_kernel<prepared_kernel<Op>> attention;
   optional_kernel<prepared_kernel<merge_op>> merge;
   optional_kernel<prepared_kernel<merge_few_op>> merge_few;
 
-  status make(typename Op::params& p, const split_work& work) {
+  status make(typename Op::params& p, const split_work& work, [[maybe_unused]] int multiprocessors) {
     using types = typename Op::types;
     static_assert(shared_bytes_of<Op> <= 227 * 1024);
     if (const status state = choose_copies<types>(p, true); !state.ok()) return state;
@@ -41,8 +43,16 @@ struct prepared_latent {
     launch_config config{.grid = {shape.columns, shape.splits}, .block = Op::max_threads, .dependent = true};
     if (const status state = attention.make(config, p); !state.ok() || shape.slots == 0) return state;
     config.block = merge_op::max_threads;
-    if (!p.splits.call.has_prior()) config.grid = {shape.columns, shape.splits, types::columns / partials::columns};
-    if constexpr (!merges_in_order<Call>)
+    if constexpr (merges_in_order<Call>) {
+      // As many blocks as fit on the multiprocessors that the first launch leaves: they are there before it ends. Else two on each.
+      const int64 splits = int64{shape.columns} * shape.splits, left = 2 * (multiprocessors - splits);
+      const int64 most = left >= splits ? left : 2 * multiprocessors;
+      int64 shares = 1;
+      while (2 * shares * splits <= most) shares *= 2;
+      config.grid = {shape.columns, shape.splits, shares};
+    } else {
+      if (!p.splits.call.has_prior())
+        config.grid = {shape.columns, shape.splits, types::columns / latent_partials<Call>::columns};
       if ((p.splits.early || (shape.total > 0 && shape.leaves.row_tiles == 1)) &&
           shape.columns * shape.heads_in_column == 1 && work.sequences <= 8) {
         // Two blocks a multiprocessor where splits are no whole nodes, of which a row has more partials: 3 x 10048 24.4 us instead of
@@ -55,6 +65,7 @@ struct prepared_latent {
         config.grid = {shares, shape.rows, work.sequences};
         return merge_few.make(config, p.splits);
       }
+    }
     return merge.make(config, p.splits);
   }
   status launch(cudaStream_t s) const { return launch_all(s, attention, merge, merge_few); }
@@ -90,7 +101,7 @@ struct cached_latent : candidate {
                           .q_aligned = rows_begin_at_16_bytes(call.views.q),
                           .keys_once = call.views.problem().queries * call.heads_per_kv <= types::rows,
                           .k = {}};
-    return (::new (to) prepared)->make(p, work);
+    return (::new (to) prepared)->make(p, work, gpu.multiprocessors);
   }
 };
 
@@ -132,7 +143,7 @@ struct cached_latent_wide : candidate {
                                       leaf_keys,
                                       walk_rows,
                                       types::columns,
-                                      false},
+                                      may_find_early(call, shape, leaf_keys, walk_rows)},
                                      types::rows,
                                      packed ? 0 : static_cast<int>(tiles)},
                           .copies = key_copies::elements,
@@ -141,7 +152,8 @@ struct cached_latent_wide : candidate {
                           .q_aligned = rows_begin_at_16_bytes(call.views.q),
                           .k = {}};
     auto* const made = ::new (to) prepared;
-    if (const status state = made->many.make(p, work); !state.ok() || few_queries == 0) return state;
+    if (const status state = made->many.make(p, work, gpu.multiprocessors); !state.ok() || few_queries == 0)
+      return state;
     call_params others = call;
     others.most_queries = few_queries;
     return made->few.prepare(others, gpu);

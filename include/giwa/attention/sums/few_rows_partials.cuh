@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Partials of few rows, merged in the tree of leaf_fold.
+// Partials of few rows, in a tree.
 #ifndef GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 #define GIWA_ATTENTION_SUMS_FEW_ROWS_PARTIALS_CUH
 
 #include <giwa/arch/copy_async.cuh>
 #include <giwa/arch/dependent_launch.cuh>
+#include <giwa/attention/sums/divided_tile.cuh>
 #include <giwa/attention/sums/merge_partials.cuh>
-#include <giwa/attention/work/find_split.hpp>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -17,12 +17,13 @@ namespace giwa::inline GIWA_ABI::detail {
 /// took 4 us longer for 64 partials (15.2 us instead of 11.0 for 1 x 8(1) x 32768), but where they are few the code for both takes
 /// 0.2 us more (H200, 2026-11-29).
 template <class Call, bool ByBlocks = false>
-class few_rows_partials {
-  static constexpr bool in_order = merges_in_order<Call>;
-  using handed_partials = stdlib::conditional_t<in_order, ordered_partials, split_partials>;
+class few_rows_partials : public divided_tile<split_params<Call>> {
+  using base = divided_tile<split_params<Call>>;
   static constexpr int batch = 32;
 
  protected:
+  using base::begin_, base::column_, base::first_split_, base::last_split_, base::p_, base::split_length_, base::work_;
+
   /// The next partials of a warp's work tile, and of a row of them m, l and some columns.
   struct warp_partials {
     split_partials::position position[batch];
@@ -32,7 +33,8 @@ class few_rows_partials {
   };
 
  public:
-  using params = stdlib::conditional_t<in_order, row_tile_params<Call>, split_params<Call>>;
+  using params = split_params<Call>;
+  using base::blocks, base::rank;
   static constexpr int max_threads = 128;
   static constexpr bool shares_columns = false, rows_by_blocks = ByBlocks;
   struct shared_storage {
@@ -40,19 +42,11 @@ class few_rows_partials {
     warp_partials next[max_threads / 32];
   };
 
-  int rank, blocks;  // of this block among those that share the work tile's rows
-
   template <class Block, class F>
   GIWA_DEVICE static void for_each_tile(const Block& block, const params& p, shared_storage& s, const F& f) {
     arch::launch_dependents();  // the next call, whose blocks wait for this launch
     const int split = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
-    if (!p.early) {
-      find_split(block, p.call, p.shape, split, p.leaf_keys, p.tile_rows, s.search);
-    } else if (block.warp() == 0) {
-      const split_position found = find_split_early(block, p.call, p.shape, split, p.leaf_keys, s.search);
-      if (block.lane() == 0) s.search.found = found;
-    }
-    block.sync();
+    find_split_of_merge(block, p, split, s.search);
     few_rows_partials tile(p, s.next[block.warp()], column);
     // This launch begins while the splits are computed. One block that waits keeps it from ending before them.
     if (tile.find(s.search.found)) {
@@ -63,7 +57,6 @@ class few_rows_partials {
     }
   }
 
-  GIWA_DEVICE const cached_sequence& sequence() const { return work_.sequence; }
   GIWA_DEVICE int rows() const { return rows_.rows; }
   GIWA_DEVICE merged_row begin(int row) {
     row_ = row;
@@ -109,7 +102,7 @@ class few_rows_partials {
                           warp_partials& s) {
       const bool begins = split == tile.first_split_ && listed == 0;
       const int64 lane_split = split + block.lane();
-      const handed_partials partials = tile.handed_on(lane_split <= last ? lane_split : last);
+      const split_partials partials = tile.handed_on(lane_split <= last ? lane_split : last);
       const int first = block.lane() == 0 ? listed : 0, lane_count = lane_split <= last ? partials.count() - first : 0;
       const int end = scan_warp(block, lane_count);  // of this split's partials in the list
       for (int i = 0, k = end - lane_count; i < lane_count && k < batch; ++i, ++k) {
@@ -136,31 +129,10 @@ class few_rows_partials {
     }
   };
 
-  GIWA_DEVICE few_rows_partials(const params& p, warp_partials& s, int column) : p_(p), s_(s), column_(column) {}
-
-  /// Whether the first leaf of a split is of a divided work tile, which this becomes.
-  GIWA_DEVICE bool find(const split_position& found) {
-    const int64 length = found.length;
-    if (found.leaves() <= 0 || found.slots(p_.shape) == 0) return false;
-    few_rows_work_tile& work = work_;
-    work.sequence = found.sequence, work.leaves = found.leaves_of_sequence;
-    const int count = work.leaves.count();
-    const int in_sequence = static_cast<int>(quotient_of_leaves(found.before, count));
-    split_length_ = length;
-    begin_ = found.begin() - (found.before - int64{in_sequence} * count);
-    first_split_ = begin_ / length, last_split_ = (begin_ + count - 1) / length;
-    if (first_split_ == last_split_) return false;
-    work.head = column_, work.row_tile = in_sequence;
-    if (p_.shape.heads_in_column != 1) {
-      work.head = in_sequence / work.leaves.row_tiles;
-      work.row_tile = in_sequence % work.leaves.row_tiles;
-    }
-    return true;
-  }
+  GIWA_DEVICE few_rows_partials(const params& p, warp_partials& s, int column) : base(p, column), s_(s) {}
 
   GIWA_DEVICE void share_rows(int split) {
-    const int64 first = ceil_div(begin_, split_length_);  // the first split that begins in the work tile
-    rank = static_cast<int>(split - first), blocks = static_cast<int>(last_split_ - first) + 1;
+    base::share_rows(split);
     end_of_find();
     if constexpr (ByBlocks) {
       const bool whole = begin_ == first_split_ * split_length_ && split_length_ <= largest_node &&
@@ -219,7 +191,7 @@ class few_rows_partials {
     }
   }
   /// What a split with leaves of the work tile handed on.
-  GIWA_DEVICE handed_partials handed_on(int64 split) const {
+  GIWA_DEVICE split_partials handed_on(int64 split) const {
     const int64 from = split * split_length_ - begin_, to = from + split_length_;
     const sequence_leaves& l = work_.leaves;
     return {split == first_split_ ? 0 : l.first + static_cast<int>(from),
@@ -260,12 +232,7 @@ class few_rows_partials {
     block.sync_warp();
   }
 
-  const params& p_;
   warp_partials& s_;
-  const int column_;
-  few_rows_work_tile work_;
-  int64 split_length_, begin_;      // begin: number of the work tile's first leaf among all
-  int64 first_split_, last_split_;  // those that have leaves of the work tile
   packed_rows rows_;
   partials_list list_;
   bool has_all_ = false;    // the list has all partials of the work tile

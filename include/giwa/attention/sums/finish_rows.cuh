@@ -6,6 +6,7 @@
 #include <giwa/attention/problem/cached_params.hpp>
 #include <giwa/attention/problem/dropout.hpp>
 #include <giwa/attention/problem/params.hpp>
+#include <giwa/attention/sums/merge_parts.hpp>
 #include <giwa/attention/sums/part_rows.cuh>
 #include <giwa/attention/sums/row_end.hpp>
 #include <giwa/softmax/online.cuh>
@@ -59,13 +60,14 @@ struct cached_row_end {
   const Output* prior_o;  // or null
   float* lse;             // or null
   float sink, prior_lse;
-  float v_scale = 1;  // of all values of an 8-bit cache, unless they have several
+  float v_scale;  // of all values of an 8-bit cache, or 1 if they have several
   int columns;
   bool has_sink;
 
+  cached_row_end() = default;  // in shared memory
   template <class Params>
   GIWA_DEVICE cached_row_end(const Params& call, const cached_sequence& s, int head, int query)
-      : o(nullptr), prior_o(nullptr), lse(nullptr), sink(0), prior_lse(0), columns(0), has_sink(false) {
+      : o(nullptr), prior_o(nullptr), lse(nullptr), sink(0), prior_lse(0), v_scale(1), columns(0), has_sink(false) {
     const auto& to = call.views.o;
     const int64 row = s.first_query_row + query;
     o = to.data() + (s.q_batch * to.stride(0) + row * to.stride(1) + head * to.stride(2));
@@ -110,6 +112,49 @@ struct cached_row_end {
     GIWA_UNROLL
     for (int i = 0; i < Count; ++i)
       if (column + i < columns) o[column + i] = convert<Output>{}(x[i] + 0.f);  // + 0 makes -0 positive
+  }
+  /// Whether store_plain() may store the first `all` columns, `Count` at once.
+  template <int Count>
+  GIWA_DEVICE bool is_plain(int all) const {
+    return prior_o == nullptr && columns >= all && is_aligned<Count>(o);
+  }
+  template <int Count>
+  GIWA_DEVICE static void store_plain(Output* to, const float (&sums)[Count], float factor) {
+    float x[Count];
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i)
+      x[i] = __fmul_rn(sums[i], factor) + 0.f;  // not one operation: + 0 makes -0 positive
+    write(to, x);
+  }
+
+ private:
+  template <int Count>
+  GIWA_DEVICE static bool is_aligned(const Output* at) {
+    return reinterpret_cast<uint64>(at) % (Count * sizeof(Output)) == 0;
+  }
+  template <int Count>
+  GIWA_DEVICE static void write(Output* to, const float (&x)[Count]) {
+    merge_packet<Output, Count> all;
+    static_assert(sizeof all <= 16);
+    GIWA_UNROLL
+    for (int i = 0; i < Count; ++i) all.element[i] = convert<Output>{}(x[i]);
+    store_vector(to, all);
+  }
+};
+
+/// A row whose sums are known: where it goes, and its factors. One thread works this out for all that write the row.
+template <class Output>
+struct ended_row {
+  cached_row_end<Output> to;
+  finished_softmax<float> end;
+
+  /// Writes consecutive columns of `all`, the first of which is a multiple of Count.
+  template <int Count>
+  GIWA_DEVICE void store(int column, const float (&sums)[Count], int all) const {
+    if (to.template is_plain<Count>(all))
+      to.template store_plain<Count>(to.o + column, sums, end.factor);
+    else
+      to.store(column, sums, end);
   }
 };
 

@@ -108,12 +108,26 @@ GIWA_HOST_DEVICE constexpr bool are_whole_nodes(int64 split, int64 leaves) {
   return one && leaves % split == 0;
 }
 
-/// The same where leaves are merged one after the other: all up to the end, or each leaf of a split without the beginning.
+/// The partials of a work tile whose leaves are merged one after the other: the split with its beginning hands on one, and the others each
+/// of their leaves. So where one lies is arithmetic.
 struct ordered_partials {
-  int begin, end;
-  GIWA_HOST_DEVICE constexpr int count() const { return begin == 0 ? 1 : end - begin; }
-  GIWA_HOST_DEVICE constexpr split_partials::position position_of(int i) const {
-    return {fold_levels::count - 1, begin + i};
+  int64 first_split;
+  int length, count;  // leaves of a split, or those of the work tile if these are fewer; partials
+
+  /// Of the leaves [begin, begin + leaves) of all, which splits of `of_split` divide, from split `first` on.
+  GIWA_HOST_DEVICE constexpr ordered_partials(int64 begin, int leaves, int64 first, int64 of_split)
+      : first_split(first),
+        length(of_split < leaves ? static_cast<int>(of_split) : leaves),
+        count(1 + static_cast<int>(begin + leaves - (first_split + 1) * of_split)) {}
+  /// Which split hands on a partial, and its number there.
+  struct position {
+    int64 split;
+    int number;
+  };
+  GIWA_HOST_DEVICE constexpr position position_of(int partial) const {
+    if (partial == 0) return {first_split, 0};
+    const int leaf = partial - 1, split = leaf / length;
+    return {first_split + 1 + split, leaf - split * length};
   }
 };
 

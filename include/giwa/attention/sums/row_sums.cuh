@@ -22,14 +22,22 @@ GIWA_HOST_DEVICE float merge_maxima(const float (&m)[Count], float (&factor)[Cou
   return larger;
 }
 
-/// Merges O of two states into `to`, which may be either of them. Registers belong to rows as Map says.
-template <class Map, class Earlier, class To>
+/// Merges O of two states into `to`, which may be either of them. Registers belong to rows as Map says. AtOnce: so many are read before
+/// one is written, as local memory is read at once (local_partial).
+template <class Map, int AtOnce = 1, class Earlier, class To>
 GIWA_HOST_DEVICE void merge_outputs(const Earlier& earlier, const float (&of_earlier)[Map::rows],
                                     const float (&later)[Map::registers], const float (&of_later)[Map::rows], To& to) {
+  static_assert(Map::registers % AtOnce == 0);
   GIWA_UNROLL
-  for (int i = 0; i < Map::registers; ++i) {
-    const int r = Map::slot(i);
-    to[i] = merge_sums(earlier[i], of_earlier[r], later[i], of_later[r]);
+  for (int first = 0; first < Map::registers; first += AtOnce) {
+    float before[AtOnce];
+    GIWA_UNROLL
+    for (int i = 0; i < AtOnce; ++i) before[i] = earlier[first + i];
+    GIWA_UNROLL
+    for (int i = first; i < first + AtOnce; ++i) {
+      const int r = Map::slot(i);
+      to[i] = merge_sums(before[i - first], of_earlier[r], later[i], of_later[r]);
+    }
   }
 }
 
@@ -39,7 +47,7 @@ struct rows_ref {
   Float (&m)[Map::rows], (&l)[Map::rows], (&o)[Map::registers];
 };
 /// Merges two states into `to`, which may be either of them. `earlier` and `to` may be a partial in local memory (local_partial).
-template <class Map, class Earlier, class To = const rows_ref<Map>>
+template <class Map, int AtOnce = 1, class Earlier, class To = const rows_ref<Map>>
 GIWA_HOST_DEVICE void merge_rows(const Earlier& earlier, const rows_ref<Map, const float>& later, To& to) {
   float of_earlier[Map::rows], of_later[Map::rows];
   GIWA_UNROLL
@@ -49,7 +57,7 @@ GIWA_HOST_DEVICE void merge_rows(const Earlier& earlier, const rows_ref<Map, con
     of_earlier[r] = factor[0], of_later[r] = factor[1];
     to.l[r] = merge_sums(earlier.l[r], of_earlier[r], later.l[r], of_later[r]);
   }
-  merge_outputs<Map>(earlier.o, of_earlier, later.o, of_later, to.o);
+  merge_outputs<Map, AtOnce>(earlier.o, of_earlier, later.o, of_later, to.o);
 }
 
 /// The state in registers.
@@ -80,10 +88,12 @@ struct columns_of_row {
 };
 
 /// A partial in local memory while later keys are summed. It is volatile, so that it takes no registers.
-template <class Map>
+/// Alignment: of O, which is loaded and stored so many bytes at once.
+template <class Map, int Alignment = 4>
 struct local_partial {
   static constexpr int rows = Map::rows, registers = Map::registers;
-  volatile float m[rows], l[rows], o[registers];
+  volatile float m[rows], l[rows];
+  alignas(Alignment) volatile float o[registers];
 
   GIWA_DEVICE void save(const float (&from_m)[rows], const float (&from_l)[rows], const float (&from_o)[registers]) {
     GIWA_UNROLL

@@ -7,6 +7,7 @@
 #include <giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/sums/finish_rows.cuh>
+#include <giwa/attention/sums/row_tile_partials.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
@@ -22,6 +23,7 @@ struct latent_wide_output {
                        first_column = Index == 0 ? 0 : Types::scorer_columns,
                        columns = Index == 0 ? Types::scorer_columns : Types::follower_columns;
   using map = warpgroup_map<columns>;
+  using local_state = local_partial<map, 16>;
   static constexpr int row_slots = map::rows;
   static_assert(row_slots == 2);
 
@@ -48,7 +50,7 @@ struct latent_wide_output {
   /// Computes all work tiles of a split. sum_leaf() of `self`, which is this warpgroup, adds the products of a leaf to `o`.
   template <class Self>
   GIWA_DEVICE void run(Self& self, work_tile_reader<Block> reader, int64 split, int column) {
-    local_partial<map> earlier;
+    local_state earlier;
     for (; reader.has_work(); reader.next()) {
       const few_rows_work_tile& work = reader.work();
       const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
@@ -62,14 +64,14 @@ struct latent_wide_output {
         if (work.has_beginning()) {
           if (leaf + 1 < work.end) {
             if (leaf > work.begin)
-              merge_rows<map>(earlier, {m, l, o.value}, earlier);
+              merge_rows<map, 4>(earlier, {m, l, o.value}, earlier);
             else
               earlier.save(m, l, o.value);
             continue;
           }
-          if (leaf > work.begin) merge_rows<map>(earlier, {m, l, o.value}, own);
+          if (leaf > work.begin) merge_rows<map, 4>(earlier, {m, l, o.value}, own);
           if (work.has_end()) {
-            store_output(work, rows, m, l);
+            store_output(work, rows, m, l, earlier);
             continue;
           }
         }
@@ -146,19 +148,27 @@ struct latent_wide_output {
   GIWA_DEVICE void store_partial(const packed_rows& rows, const float (&m)[row_slots], const float (&l)[row_slots],
                                  float* to) const {
     const partial_slot slot{p.splits.shape.rows, Types::columns};
+    using order = partial_columns<map>;
     GIWA_UNROLL
-    for (int i = 0; i < o.registers; i += 2)
-      if (const int row = map::row(thread, map::slot(i)); row < rows.rows)
-        *reinterpret_cast<float2*>(to + (slot.output(row) + first_column + map::column(thread, i))) = {o.value[i],
-                                                                                                       o.value[i + 1]};
+    for (int r = 0; r < row_slots; ++r) {
+      const int row = map::row(thread, r);
+      if (row >= rows.rows) continue;
+      // The other addresses follow from one: 96 of them, which the compiler worked out early, were loaded from local memory, one after the other.
+      float* const first = to + (slot.output(row) + first_column + order::place(thread, 0));
+      GIWA_UNROLL
+      for (int i = 2 * r; i < o.registers; i += 8)
+        *reinterpret_cast<float4*>(first + order::place(0, i - 2 * r)) = {o.value[i], o.value[i + 1], o.value[i + 4],
+                                                                          o.value[i + 5]};
+    }
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r)
       if (const int row = map::row(thread, r); index == 0 && lane % 4 == 0 && row < rows.rows)
         *reinterpret_cast<float2*>(to + slot.sums(row)) = {m[r], l[r]};
   }
-  /// Normalizes and writes rows that were not divided.
+  /// Normalizes and writes rows that were not divided. Those of other alignments, or with a prior, go through local memory, so that their
+  /// code is a loop: from registers it had 2400 instructions.
   GIWA_DEVICE void store_output(const few_rows_work_tile& work, const packed_rows& rows, const float (&m)[row_slots],
-                                const float (&l)[row_slots]) const {
+                                const float (&l)[row_slots], local_state& spare) const {
     const cached_sequence& q = work.sequence;
     float lse[row_slots];
     GIWA_UNROLL
@@ -168,11 +178,17 @@ struct latent_wide_output {
       const cached_row_end<output> to(call, q, rows.head(row), rows.query(row));
       const finished_softmax<float> end = to.finish(m[r], l[r]);
       lse[r] = end.lse;
-      GIWA_UNROLL
-      for (int i = 0; i < o.registers; i += 2) {
-        const float sums[2] = {o.value[i], o.value[i + 1]};
-        if (map::slot(i) == r) to.store(first_column + map::column(thread, i), sums, end);
+      if (to.template is_plain<2>(Types::columns)) {
+        output* const first = to.o + (first_column + map::column(thread, 0));
+        GIWA_UNROLL
+        for (int i = 2 * r; i < o.registers; i += 4)
+          to.template store_plain<2>(first + map::column(0, i), {o.value[i], o.value[i + 1]}, end.factor);
+        continue;
       }
+      spare.save(m, l, o.value);
+#pragma unroll 1
+      for (int i = 2 * r; i < o.registers; i += 4)
+        to.template store<2>(first_column + map::column(thread, i), {spare.o[i], spare.o[i + 1]}, end);
     }
     if (call.lse.data() == nullptr) return;
     if (call.has_prior()) sync();  // the prior's lse may be the one that is written: all warps have read it

@@ -27,9 +27,18 @@ struct latent_wide_op {
     const int split = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
     const int warp = block.warp();
     if (warp == types::output_warps) loader::prepare(block, p, s);
+    const bool early = p.splits.early;
+    if (early && warp == 0) {
+      const split_position found =
+          find_split_early(block, p.splits.call, p.splits.shape, split, p.splits.leaf_keys, s.search);
+      if (block.lane() == 0) s.search.found = found;
+    }
     arch::wait_for_previous_kernel();
     arch::launch_dependents();
-    find_split(block, p.splits.call, p.splits.shape, split, p.splits.leaf_keys, p.splits.tile_rows, s.search);
+    if (early) block.sync();
+    // Every warp compares the lengths, so all agree.
+    if (!early || !has_same_lengths(block, p.splits.call, s.search))
+      find_split(block, p.splits.call, p.splits.shape, split, p.splits.leaf_keys, p.splits.tile_rows, s.search);
     if (warp >= types::output_warps) {
 #if GIWA_ARCH_HAS_SM90A
       arch::release_registers<types::producer_registers>();
