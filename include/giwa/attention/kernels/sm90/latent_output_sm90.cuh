@@ -270,30 +270,35 @@ struct latent_output {
         *reinterpret_cast<float2*>(to + slot.sums(row)) = {x.m[r], x.l[r]};
   }
 
-  /// Normalizes and writes rows that were not divided.
+  /// Normalizes and writes rows that were not divided. They go through the shared memory of the last node, 16 bytes of a row to a thread:
+  /// this code is executed once, so its length counts (128 x 1024, 16 heads: 50.3 us instead of 52.2 from registers, H200, 2026-11-30).
   GIWA_DEVICE void store_output(const few_rows_work_tile& work, const packed_rows& rows, const state& x) const {
-    const cached_sequence& q = work.sequence;
-    float lse[row_slots];
+    constexpr int count = 16 / static_cast<int>(sizeof(output)), chunks = Types::columns / count;
+    sync();  // all threads have read the node
     GIWA_UNROLL
-    for (int r = 0; r < row_slots; ++r) {
-      const int row = map::row(lane, r);
-      if (row >= rows.rows) continue;
-      const cached_row_end<output> to(call, q, rows.head(row), rows.query(row));
-      const finished_softmax<float> end = to.finish(x.m[r], x.l[r]);
-      lse[r] = end.lse;
-      GIWA_UNROLL
-      for (int i = 0; i < x.o.registers; ++i) {
-        const float sum[1] = {x.o.value[i]};
-        if (map::slot(i) == r) to.store(first_column + map::column(thread, i), sum, end);
-      }
+    for (int i = 0; i < map::registers; ++i)
+      s.o_of_rows[map::row(thread, map::slot(i))][first_column + map::column(thread, i)] = x.o.value[i];
+    if (const int row = block.rank(); row < rows.rows) {
+      const sums& of_rows = s.sums_before[fold_type::levels - 1][0];  // of this warp
+      s.row[row].to = {call, work.sequence, rows.head(row), rows.query(row)};
+      s.row[row].end = s.row[row].to.finish(of_rows.m[row], of_rows.l[row]);
     }
-    if (call.lse.data() == nullptr) return;
-    if (call.has_prior()) sync();  // the prior's lse may be the one that is written: all warps have read it
-    if (!is_first_of_rows<map>(block.rank())) return;
-    GIWA_UNROLL
-    for (int r = 0; r < row_slots; ++r)
-      if (const int row = map::row(lane, r); row < rows.rows)
-        call.lse(q.q_batch, rows.head(row), q.first_query_row + rows.query(row)) = lse[r];
+    sync();
+#pragma unroll 1
+    for (int i = block.rank(); i < rows.rows * chunks; i += threads) {
+      const int row = i / chunks, column = i % chunks * count;
+      float of_thread[count];
+      GIWA_UNROLL
+      for (int j = 0; j < count; j += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(&s.o_of_rows[row][column + j]);
+        of_thread[j] = four.x, of_thread[j + 1] = four.y, of_thread[j + 2] = four.z, of_thread[j + 3] = four.w;
+      }
+      s.row[row].store(column, of_thread, Types::columns);
+    }
+    // The prior's lse may be the one that is written: all of it was read before the barrier.
+    if (const int row = block.rank(); call.lse.data() != nullptr && row < rows.rows)
+      *s.row[row].to.lse = s.row[row].end.lse;
+    sync();  // the next work tile has the node
   }
 };
 

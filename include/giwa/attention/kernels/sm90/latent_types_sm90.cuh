@@ -9,6 +9,7 @@
 #include <giwa/arch/tensor_map.hpp>
 #include <giwa/attention/kernels/sm80/byte_products_sm80.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_types_sm80.cuh>
+#include <giwa/attention/sums/finish_rows.cuh>
 #include <giwa/attention/sums/leaf_fold.hpp>
 #include <giwa/attention/sums/row_sums.cuh>
 #include <giwa/tile/mma_sm90.cuh>
@@ -235,8 +236,12 @@ struct latent_types {
     ring k;
     q_tile q;
     p_tile p[2];
-    float o_before[output_map::registers][output_threads];          // of all keys before the last node of 64 leaves
+    union {
+      float o_before[output_map::registers][output_threads];  // of all keys before the last node of 64 leaves
+      alignas(16) float o_of_rows[rows][columns + 4];         // of a work tile that is written, without bank conflicts
+    };
     warp_sums<rows> sums_before[fold_levels::count][output_warps];  // of the nodes of the fold
+    ended_row<output> row[rows];                                    // of a work tile that is written
     float m[2][rows];                                               // of a leaf, in units of log2
     alignas(16) float maxima[2][rows][score_warps];                 // of each score warp's keys
     alignas(16) float sums[2][rows][score_warps];
