@@ -52,6 +52,7 @@ set(GIWA_HEADERS
   D giwa/arch/convert_int8.cuh
   D giwa/arch/shared_address.cuh
   D giwa/arch/cluster.cuh
+  P giwa/arch/l2_policy.hpp
   D giwa/arch/copy_async.cuh
   D giwa/arch/elect.cuh
   D giwa/arch/dependent_launch.cuh
@@ -244,6 +245,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm80/few_rows_queue_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_types_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_copies_sm80.cuh
+  D giwa/attention/kernels/sm80/few_rows_lists_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_scale_copies_sm80.cuh
   D giwa/attention/kernels/sm80/rows_656_sm80.cuh
   D giwa/attention/kernels/sm80/few_rows_loader_sm80.cuh

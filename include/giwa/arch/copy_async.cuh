@@ -3,6 +3,7 @@
 #ifndef GIWA_ARCH_COPY_ASYNC_CUH
 #define GIWA_ARCH_COPY_ASYNC_CUH
 
+#include <giwa/arch/l2_policy.hpp>
 #include <giwa/arch/shared_address.cuh>
 
 namespace giwa::inline GIWA_ABI::arch {
@@ -41,6 +42,18 @@ GIWA_DEVICE void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
                  "n"(Bytes), "r"(bytes)
                  : "memory");
+#else
+  __trap();
+#endif
+}
+
+/// The same of 16 bytes, with a policy of the L2 cache. sm_90.
+GIWA_DEVICE inline void copy_async_and_fill([[maybe_unused]] uint32 to, [[maybe_unused]] const void* from,
+                                            [[maybe_unused]] int bytes, [[maybe_unused]] l2_policy policy) {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "l"(static_cast<uint64>(policy))
+               : "memory");
 #else
   __trap();
 #endif

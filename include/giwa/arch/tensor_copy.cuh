@@ -3,6 +3,7 @@
 #ifndef GIWA_ARCH_TENSOR_COPY_CUH
 #define GIWA_ARCH_TENSOR_COPY_CUH
 
+#include <giwa/arch/l2_policy.hpp>
 #include <giwa/arch/mbarrier.cuh>
 #include <giwa/arch/tensor_map.hpp>
 
@@ -14,14 +15,6 @@ namespace giwa::inline GIWA_ABI::arch {
 // of stores: a negative coordinate is an illegal instruction (H200, 2026-11-21), and whole chunks of 16 bytes are
 // written, including the chunk in which a row of the tensor ends. sm_90. PTX ISA, "Data Movement and Conversion
 // Instructions: Tensor copy".
-
-/// The policy of the L2 cache for the lines of a copy. The values are those that createpolicy returns for a whole
-/// access.
-enum class l2_policy : uint64 {
-  normal = 0x1000000000000000,
-  evict_first = 0x12F0000000000000,
-  evict_last = 0x14F0000000000000
-};
 
 /// Prefetches the map into the cache from which TMA reads it.
 GIWA_DEVICE inline void prefetch_tensor_map(const tensor_map& map) {

@@ -194,16 +194,17 @@ struct find_split_early_op {
   };
   struct shared_storage {
     split_search search;
+    int lengths[most_early_sequences];
   };
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
     const auto split = static_cast<int>(block.block_rank());
-    const split_position position = find_split_early(block, p.call, p.shape, split, p.leaf_keys, s.search);
+    const split_position position = find_split_early(block, p.call, p.shape, split, p.leaf_keys, s.search, s.lengths);
     if (block.rank() == 0) p.found[split] = position;
     block.sync();
     if (block.rank() == 0 && p.changed >= 0) p.other_lengths[p.changed] ^= 1;
     block.sync();
-    if (!has_same_lengths(block, p.call, s.search)) p.same[split] = false;
+    if (!has_same_lengths(block, p.call, s.lengths)) p.same[split] = false;
   }
 };
 
@@ -481,14 +482,14 @@ TEST_CASE("a warp finds splits early, where all leaves of all sequences count") 
     const auto p = sizes.params(mask);
     for (const int blocks : {1, 3, 20, 132}) {
       const split_shape shape = shape_of_splits(work_of_call(p, 128, 16), blocks, giwa::max_int64);
-      if (!may_find_early(p, shape, 128, 16)) continue;
+      if (!may_find_early(p, shape, 128, 16, most_early_sequences)) continue;
       ++calls;
       elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, -1);
       if (!sizes.lengths.empty())
         elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, static_cast<int>(sizes.sequences) - 1);
     }
   };
-  for (const int64 sequences : {1, 2, 7, 31, 32})
+  for (const int64 sequences : {1, 2, 7, 31, 32, 33, 100, 256})
     for (const int64 kv_heads : {1, 3, 8})
       for (const int keys : {0, 1, 128, 5000}) {
         call_sizes sizes{
@@ -508,12 +509,14 @@ TEST_CASE("a warp finds splits early, where all leaves of all sequences count") 
 
   const auto is_early = [](const call_sizes& sizes, const auto& mask) {
     const auto p = sizes.params(mask);
-    return may_find_early(p, shape_of_splits(work_of_call(p, 128, 16), 132, giwa::max_int64), 128, 16);
+    return may_find_early(p, shape_of_splits(work_of_call(p, 128, 16), 132, giwa::max_int64), 128, 16,
+                          most_early_sequences);
   };
-  const std::vector<int> lengths(33, 3000);
+  const std::vector<int> lengths(257, 3000);
   CHECK(
       is_early({.sequences = 32, .queries = 4, .keys = 5000, .heads = 32, .kv_heads = 8, .lengths = lengths}, full{}));
-  CHECK(!is_early({.sequences = 33, .keys = 5000, .lengths = lengths}, full{}));
+  CHECK(is_early({.sequences = 256, .keys = 5000, .lengths = lengths}, full{}));
+  CHECK(!is_early({.sequences = 257, .keys = 5000, .lengths = lengths}, full{}));
   CHECK(!is_early({.queries = 5, .keys = 5000, .heads = 32, .kv_heads = 8, .lengths = lengths}, full{}));  // two tiles
   CHECK(!is_early({.keys = 5000, .lengths = lengths}, causal::top_left));
   CHECK(!is_early({.keys = 5000, .lengths = lengths}, sliding_window{100} & causal::bottom_right));

@@ -133,7 +133,7 @@ struct cached_few_rows : candidate {
                           .v_strides = scale_strides::of(call.views.cache.scales.v)};
     // Nothing that the previous kernel writes is read for this. 128 sequences of 1024 keys 123.7 us instead of 125.5, 32 of 8192 at head
     // size 64 123.2 instead of 124.8 (H200, 2026-11-29).
-    p.splits.waits_late = early || (gpu.wgmma && shape.total > 0 && mask_traits<Mask>::known_on_host(call.mask));
+    p.splits.waits_late = early || (gpu.wgmma && finds_splits_before_wait(call, shape));
     // Pages of 8 keys: 391 us by TMA, 382 by cp.async (H200, 2026-11-23); of 16, among the peers' calls, 252 and 279 (2026-11-30).
     if (const status state = choose_copies<types>(p, gpu.wgmma); !state.ok()) return state;
     // On 9.0 each kernel begins while the one before ends.

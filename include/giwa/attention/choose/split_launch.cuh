@@ -35,6 +35,12 @@ bool knows_leaves(const Params& call) {
   using mask = stdlib::remove_cvref_t<decltype(call.mask)>;
   return !call.is_ragged() && (!mask_bounds_leaves<mask> || mask_traits<mask>::known_on_host(call.mask));
 }
+/// Whether the host knows so much of the splits that blocks find theirs without what the previous kernel writes.
+template <class Params>
+bool finds_splits_before_wait(const Params& call, const split_shape& shape) {
+  using mask = stdlib::remove_cvref_t<decltype(call.mask)>;
+  return shape.total > 0 && (Params::selects || mask_traits<mask>::known_on_host(call.mask));
+}
 /// The parameters of splits whose leaves and tiles are those of `Types`.
 template <class Types, class Call>
 split_params<Call> params_of_splits(const Call& call, const split_shape& shape, bool early) {

@@ -96,7 +96,11 @@ struct cached_params {
 
   /// Whether only the device knows how many queries and keys sequences have.
   GIWA_HOST_DEVICE bool is_ragged() const {
-    return selects || views.is_packed() || views.cache.lengths != nullptr || views.cache.pages.offsets != nullptr;
+    const bool of_cache = views.cache.lengths != nullptr || views.cache.pages.offsets != nullptr;
+    if constexpr (selects)
+      return mask.counts != nullptr || (mask.names != key_numbers::pool_rows && (views.has_offsets() || of_cache));
+    else
+      return views.is_packed() || of_cache;
   }
   /// Heads of q for each head of k and v that has a scale. The keys of two heads may be seen as one head's (pairs_of_heads).
   GIWA_HOST_DEVICE int heads_of_scale() const {
@@ -152,11 +156,11 @@ struct cached_params {
     return {page(s, n), key - n * static_cast<int>(page_size.divisor())};
   }
 
-  /// The number at a place of the list of a query, and where the key that a number names lies. `end` and `first_entry`: the members
-  /// `offset` and `first_entry` of the query.
+  /// Where the number at a place of the list of a query is, and where the key that a number names lies. `end` and `first_entry`: the
+  /// members `offset` and `first_entry` of the query.
   ///@{
-  GIWA_HOST_DEVICE int number_at(const cached_sequence& s, int place) const {
-    return mask.indices[s.batch * mask.stride + place];
+  GIWA_HOST_DEVICE const int* place_of_number(const cached_sequence& s, int place) const {
+    return mask.indices + (s.batch * mask.stride + place);
   }
   GIWA_HOST_DEVICE cache_row row_of_number(int number, int end, int64 first_entry) const {
     if (!selection_mask::is_named(number, end)) return {-1, 0};
@@ -192,7 +196,7 @@ struct cached_params {
     return s;
   }
   GIWA_HOST_DEVICE cache_row selected_row(const cached_sequence& s, int place) const {
-    return row_of_number(number_at(s, place), s.offset, s.first_entry);
+    return row_of_number(*place_of_number(s, place), s.offset, s.first_entry);
   }
 };
 

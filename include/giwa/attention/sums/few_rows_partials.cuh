@@ -46,7 +46,7 @@ class few_rows_partials : public divided_tile<split_params<Call>> {
   GIWA_DEVICE static void for_each_tile(const Block& block, const params& p, shared_storage& s, const F& f) {
     arch::launch_dependents();  // the next call, whose blocks wait for this launch
     const int split = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
-    find_split_of_merge(block, p, split, s.search);
+    find_split_of_merge(block, p, split, s.search, s.next);
     few_rows_partials tile(p, s.next[block.warp()], column);
     // This launch begins while the splits are computed. One block that waits keeps it from ending before them.
     if (tile.find(s.search.found)) {

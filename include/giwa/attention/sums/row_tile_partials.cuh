@@ -72,7 +72,7 @@ struct merge_row_tiles_op {
               shares = static_cast<int>(block.block_extents()[0]);
     if (block.rank() < groups) s.full[block.rank()].initialize(1);
     if (block.rank() == 0) arch::mbarriers_initialized();
-    find_split_of_merge(block, p, split, s.search);
+    find_split_of_merge(block, p, split, s.search, s.of_partial);
     tile_type tile(p, static_cast<int>(block.block_index()[2]));
     // This launch begins while the splits are computed. One block that waits keeps it from ending before them.
     if (!tile.find(s.search.found)) {

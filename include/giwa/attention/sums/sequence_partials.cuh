@@ -51,8 +51,7 @@ class sequence_partials : public few_rows_partials<Call> {
       split_length_ = found.length, begin_ = block.shuffle(found.end, b) - count;
       work_.leaves = {0, count, 1};
     } else {
-      work_.sequence.batch = work_.sequence.q_batch = b;
-      if (p_.call.views.is_paged()) work_.sequence.first_entry = b * p_.call.views.cache.pages.stride;
+      go_to_sequence(work_.sequence, p_.call, b);
     }
     first_split_ = quotient(begin_), last_split_ = quotient(begin_ + count - 1);
     if (split_length_ > shape.most_leaves || first_split_ == last_split_) return false;

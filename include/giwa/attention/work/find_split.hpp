@@ -9,9 +9,12 @@
 
 namespace giwa::inline GIWA_ABI::detail {
 
+/// Sequences among which find_split_early() finds a split, at most; lengths that a lane reads at once where they are more than 32.
+inline constexpr int most_early_sequences = 256, early_reads = 4;
+static_assert(most_early_sequences % (32 * early_reads) == 0);
+
 /// Shared memory of find_split_early().
 struct early_split_search {
-  int lengths[32];         // of each sequence, as they were read
   int batch, first, keys;  // of the split: its sequence, its first leaf there; the keys of that
 };
 /// Shared memory of find_split().
@@ -22,6 +25,17 @@ struct split_search {
   };
   split_position found;
 };
+
+/// Makes `s`, one of a call whose sequences are alike, sequence b.
+template <class Params>
+GIWA_HOST_DEVICE void go_to_sequence(cached_sequence& s, const Params& p, int b) {
+  if constexpr (Params::selects) {
+    s = p.at(b);
+  } else {
+    s.batch = s.q_batch = b;
+    if (p.views.is_paged()) s.first_entry = b * p.views.cache.pages.stride;
+  }
+}
 
 /// Finds a split among at most 32 sequences. One warp looks them up, and the others leave it the issue slots: a call of one
 /// token after append_to_cache() takes 0.6 to 1.2 us less, 22.5 instead of 23.7 for 8 sequences of 1024 keys (H200,
@@ -88,8 +102,7 @@ GIWA_HOST_DEVICE const split_position& find_split(const Block& block, const Para
   if (shape.total > 0) {
     const int64 b = position.begin() / shape.leaves_in_column;
     position.before = position.begin() - b * shape.leaves_in_column.divisor();
-    position.sequence.batch = position.sequence.q_batch = static_cast<int>(b);
-    if (p.views.is_paged()) position.sequence.first_entry = b * p.views.cache.pages.stride;
+    go_to_sequence(position.sequence, p, static_cast<int>(b));
     if (block.rank() == 0) s.found = position;
   } else if (p.views.sequence_count() <= 32) {
     find_split_by_warp(block, p, shape, position, leaf_keys, tile_rows, s);
@@ -100,21 +113,30 @@ GIWA_HOST_DEVICE const split_position& find_split(const Block& block, const Para
   return s.found;
 }
 
-/// Whether find_split_early() may find the splits of a launch: at most 32 sequences, in each of which all rows are one tile and
+/// Whether the mask leaves out no leaf, or none if the diagonal is that of the last key.
+///@{
+template <class Params>
+inline constexpr bool keeps_all_keys = mask_traits<stdlib::remove_cvref_t<decltype(Params::mask)>>::keeps_all;
+template <class Params>
+inline constexpr bool has_early_splits =
+    keeps_all_keys<Params> || mask_traits<stdlib::remove_cvref_t<decltype(Params::mask)>>::is_causal;
+///@}
+
+/// Whether find_split_early() may find the splits of a launch: of at most `most` sequences, in each of which all rows are one tile and
 /// the mask leaves out no leaf. Offsets that are not written yet could lead outside the page table, and a custom mask may read
 /// what is not written yet.
 template <class Params>
-GIWA_HOST_DEVICE constexpr bool may_find_early(const Params& p, const split_shape& shape, int leaf_keys,
-                                               int tile_rows) {
-  using mask = mask_traits<stdlib::remove_cvref_t<decltype(p.mask)>>;
+GIWA_HOST_DEVICE constexpr bool may_find_early(const Params& p, const split_shape& shape, int leaf_keys, int tile_rows,
+                                               int most = 32) {
   const auto& a = p.views;
-  const int64 leaves = saturated_product(ceil_div(p.capacity, leaf_keys) + 1, 32 * int64{shape.heads_in_column});
-  return (mask::keeps_all || (mask::is_causal && p.bottom_right)) && !a.is_packed() &&
-         a.cache.pages.offsets == nullptr && a.sequence_count() <= 32 && leaves >> 30 == 0 &&
+  const int64 leaves = saturated_product(ceil_div(p.capacity, leaf_keys) + 1,
+                                         round_up(a.sequence_count(), int64{32}) * shape.heads_in_column);
+  return has_early_splits<Params> && (keeps_all_keys<Params> || p.bottom_right) && !a.is_packed() &&
+         a.cache.pages.offsets == nullptr && a.sequence_count() <= most && leaves >> 30 == 0 &&
          a.q.extent(1) <= tile_rows / p.heads_per_kv && shape.slots > 0;
 }
 
-/// What find_split_early() finds in each lane: the keys and leaves of its sequence, of which there are at most 32.
+/// What find_split_early() finds in each lane, where there are at most 32 sequences: the keys and leaves of its sequence.
 struct early_lengths {
   int keys = 0, leaves = 0, end = 0;  // end: leaves of all up to this one
   int total = 0, length = 0;          // of all, and of a split
@@ -147,24 +169,59 @@ struct early_lengths {
 };
 
 /// Finds a split while the previous kernel may still write the lengths: what follows from it must be undone unless
-/// has_same_lengths() after the wait. One warp calls it. The instructions run once and come from memory, so few are faster.
+/// has_same_lengths() after the wait. `lengths`: shared memory for most_early_sequences of them. One warp calls it. The instructions run
+/// once and come from memory, so few are faster.
 template <class Block, class Params>
 GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Params& p, const split_shape& shape,
-                                                 int split, int leaf_keys, split_search& s) {
+                                                 int split, int leaf_keys, split_search& s, int* lengths) {
+  if constexpr (!has_early_splits<Params>) return {};
   const auto& a = p.views;
-  const int lane = block.lane(), queries = static_cast<int>(a.q.extent(1));
-  const bool exists = lane < static_cast<int>(a.sequence_count());
-  int keys = p.capacity;
-  if (exists && a.cache.lengths != nullptr) {
-    const int length = arch::early_read(a.cache.lengths + lane);
-    s.early.lengths[lane] = length;
-    keys = length < 0 ? 0 : length < keys ? length : keys;
-  }
+  const int lane = block.lane(), queries = static_cast<int>(a.q.extent(1)),
+            sequences = static_cast<int>(a.sequence_count());
   const auto leaves_of_keys = [&](int n) { return n > 0 ? ceil_div(n, leaf_keys) : 1; };
-  const int leaves = exists ? leaves_of_keys(keys) * shape.heads_in_column : 0;
-  const int end = scan_warp(block, leaves), total = block.shuffle(end, 31);
-  const int length = shape.length_of(total), begin = split * length, first = begin - (end - leaves);
-  if (first >= 0 && first < leaves) s.early.batch = lane, s.early.first = first, s.early.keys = keys;
+  const auto keys_of = [&](int n) { return n < 0 ? 0 : n < p.capacity ? n : p.capacity; };
+  int each = 1, keys = p.capacity, leaves = 0;
+  if (sequences <= 32) [[likely]] {
+    if (lane < sequences) {
+      if (a.cache.lengths != nullptr) {
+        keys = arch::early_read(a.cache.lengths + lane);
+        lengths[lane] = keys;
+        keys = keys_of(keys);
+      }
+      leaves = leaves_of_keys(keys);
+    }
+  } else {
+    each = ceil_div(sequences, 32);
+    GIWA_NO_UNROLL
+    for (int first = lane; first < sequences; first += 32 * early_reads) {
+      int read[early_reads];
+      GIWA_UNROLL
+      for (int i = 0; i < early_reads; ++i) {
+        const int b = first + 32 * i;
+        read[i] = b < sequences && a.cache.lengths != nullptr ? arch::early_read(a.cache.lengths + b) : p.capacity;
+      }
+      GIWA_UNROLL
+      for (int i = 0; i < early_reads; ++i) lengths[first + 32 * i] = read[i];
+    }
+    block.sync_warp();
+    GIWA_NO_UNROLL
+    for (int b = lane * each; b < (lane + 1) * each && b < sequences; ++b)
+      leaves += leaves_of_keys(keys_of(lengths[b]));
+  }
+  leaves *= shape.heads_in_column;
+  const int end = scan_warp(block, leaves), total = block.shuffle(end, 31), length = shape.length_of(total);
+  int first = split * length - (end - leaves);
+  if (first >= 0 && first < leaves) {
+    int b = lane * each;
+    if (sequences > 32) [[unlikely]]
+      for (;; ++b) {
+        keys = keys_of(lengths[b]);
+        const int of_sequence = leaves_of_keys(keys) * shape.heads_in_column;
+        if (first < of_sequence) break;
+        first -= of_sequence;
+      }
+    s.early.batch = b, s.early.first = first, s.early.keys = keys;
+  }
   block.sync_warp();
   const int b = s.early.batch, n = s.early.keys;
   return {{b, 0, queries, n, p.bottom_right ? n - queries : p.diagonal_offset, b,
@@ -178,10 +235,24 @@ GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Param
 
 /// Whether find_split_early() has read the lengths that are in memory now. All lanes of a warp call it.
 template <class Block, class Params>
-GIWA_HOST_DEVICE bool has_same_lengths(const Block& block, const Params& p, const split_search& s) {
-  const int b = block.lane();
-  const bool reads = p.views.cache.lengths != nullptr && b < static_cast<int>(p.views.sequence_count());
-  return block.all(!reads || arch::early_read(p.views.cache.lengths + b) == s.early.lengths[b]);
+GIWA_HOST_DEVICE bool has_same_lengths(const Block& block, const Params& p, const int* lengths) {
+  if constexpr (!has_early_splits<Params>) return true;
+  const int* const now = p.views.cache.lengths;
+  const int sequences = now != nullptr ? static_cast<int>(p.views.sequence_count()) : 0, lane = block.lane();
+  int changed = lane < sequences ? arch::early_read(now + lane) ^ lengths[lane] : 0;  // bits
+  if (sequences > 32) [[unlikely]] {
+    GIWA_NO_UNROLL
+    for (int first = lane + 32; first < sequences; first += 32 * early_reads) {
+      int read[early_reads];
+      GIWA_UNROLL
+      for (int i = 0; i < early_reads; ++i)
+        if (first + 32 * i < sequences) read[i] = arch::early_read(now + first + 32 * i);
+      GIWA_UNROLL
+      for (int i = 0; i < early_reads; ++i)
+        if (first + 32 * i < sequences) changed |= read[i] ^ lengths[first + 32 * i];
+    }
+  }
+  return block.all(changed == 0);
 }
 
 }  // namespace giwa::inline GIWA_ABI::detail

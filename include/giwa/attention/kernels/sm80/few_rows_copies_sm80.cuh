@@ -34,14 +34,15 @@ struct few_rows_copies {
 
   /// Where the keys of a leaf lie: for the box of this lane, or for keys lane, lane + 32 and so on of this warp.
   struct leaf_source {
-    int head, boxes;              // boxes: of this warp
-    const int* entry[lane_keys];  // of the page table, or null: key.element needs no page
+    int head, boxes;  // boxes: of this warp
+    const int*
+        entry[lane_keys];  // of the page table, or null: key.element needs no page; with a selection, of the list
     cache_row key
         [lane_keys];  // element -1: zeros; with a selection, until find_rows(), the end of the numbers, and the number
     [[no_unique_address]] stdlib::conditional_t<selects, int64, nothing> first_entry{};
   };
 
-  /// Where the keys of a leaf of a work tile lie, but for the numbers of their pages.
+  /// Where the keys of a leaf of a work tile lie, but for the numbers of their pages or of the list.
   GIWA_DEVICE static leaf_source source_of(const Block& block, int warp, const params& p,
                                            const few_rows_work_tile& work, int leaf_number, bool boxes) {
     const auto& call = p.splits.call;
@@ -59,8 +60,9 @@ struct few_rows_copies {
       const int key = boxes ? ((of_warp << p.issuers_log2) + warp) * p.box_rows : warp * warp_keys + of_warp;
       source.key[i] = {selects ? 0 : -1, 0};
       if (key >= left || key >= leaf_keys || (!boxes && of_warp >= warp_keys)) continue;
-      if constexpr (selects) {  // what the previous kernel writes is read here
-        source.key[i] = {sequence.offset, call.number_at(sequence, first_key + key)};
+      if constexpr (selects) {
+        source.key[i].element = sequence.offset;
+        source.entry[i] = call.place_of_number(sequence, first_key + key);
         source.first_entry = sequence.first_entry;
         continue;
       }
@@ -72,13 +74,15 @@ struct few_rows_copies {
     }
     return source;
   }
-  /// Reads page numbers. They are used, by check_pages(), as late as possible: with cp.async, a load returns only after the copies that the
-  /// warp started before it. Not so of 8-bit caches and latent rows, whose kernels would spill more.
+  /// Reads page numbers, or those of a list. They are used, by check_pages(), as late as possible: with cp.async, a load returns only
+  /// after the copies that the warp started before it. Not so of 8-bit caches and latent rows, whose kernels would spill more.
   GIWA_DEVICE static void read_pages(const params& p, leaf_source& source) {
-    const auto checked = [&](int n) { return checks_late ? n : valid_page(n, p.splits.call.views.cache.k.extent(0)); };
+    const auto checked = [&](int n) {
+      return checks_late || selects ? n : valid_page(n, p.splits.call.views.cache.k.extent(0));
+    };
     GIWA_UNROLL
     for (int i = 0; i < lane_keys; ++i)
-      if (source.entry[i] != nullptr) source.key[i].element = checked(*source.entry[i]);
+      if (source.entry[i] != nullptr) (selects ? source.key[i].row : source.key[i].element) = checked(*source.entry[i]);
   }
   GIWA_DEVICE static void check_pages([[maybe_unused]] const params& p, [[maybe_unused]] leaf_source& source) {
     if constexpr (checks_late) {
@@ -170,18 +174,18 @@ struct few_rows_copies {
       copy_row_bytes(block, key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0), zeros, warp_keys,
                      warp * warp_keys, to);
     } else {
-      constexpr bool always_whole = selects && Types::values_are_keys;
+      constexpr bool by_list_rows = selects && Types::values_are_keys;  // in chunks
       const bool chunks = p.copies == key_copies::chunks;
-      if (!chunks) {
+      if (by_list_rows || !chunks) {
         copy_elements(block, warp, view, source, to);
         return false;
       }
-      if constexpr (has_whole_rows<Tile>)
-        if (always_whole || view.extent(3) == Tile::columns) {
+      if constexpr (has_whole_rows<Tile> && !by_list_rows)
+        if (view.extent(3) == Tile::columns) {
           copy_whole_rows(block, warp, view, source, to);
           return true;
         }
-      if constexpr (!always_whole) copy_chunks(block, warp, view, source, to);
+      if constexpr (!by_list_rows) copy_chunks(block, warp, view, source, to);
     }
     return true;
   }

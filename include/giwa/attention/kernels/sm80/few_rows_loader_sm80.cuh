@@ -6,6 +6,7 @@
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/named_barrier.cuh>
 #include <giwa/arch/registers.cuh>
+#include <giwa/attention/kernels/sm80/few_rows_lists_sm80.cuh>
 #include <giwa/attention/kernels/sm80/few_rows_scale_copies_sm80.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
@@ -75,22 +76,32 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
       if (is_final) break;
       arch::wait_for_previous_kernel();
       arch::launch_dependents();
-      if (!p.splits.early || has_same_lengths(block, p.splits.call, s.search)) break;
+      if (!p.splits.early || has_same_lengths(block, p.splits.call, lengths())) break;
       sync();  // all producers have compared the lengths
       is_final = true;
     }
     read_pages(source);  // not before: the page table may end with the pages of these lengths
     arch::barrier_arrive(Types::named_barrier::ready, Types::max_threads);
     if ((is_alone(p) && warp > 0) || !reader.has_work()) return;
+    if constexpr (copies_lists)
+      if (p.copies == key_copies::chunks) return load_lists(walk);
     load(walk, source, masked);
   }
 
  private:
+  // Whole rows, which TMA does not gather.
+  static constexpr bool copies_lists = copies::selects && Types::values_are_keys && !copies::copies_bytes;
+  /// The lengths from which a split was found early: where P will be, which is not written before all producers have compared them.
+  GIWA_DEVICE int* lengths() const {
+    static_assert(sizeof s.p >= sizeof(int) * most_early_sequences);
+    return reinterpret_cast<int*>(&s.p);
+  }
   /// Writes the first work tile of a split, or one without leaves if the split has none.
   GIWA_DEVICE void write_first_work(walk_type& walk, int split) const {
     bool has_work;
     if (p.splits.early)
-      has_work = walk.enter_early(find_split_early(block, p.splits.call, p.splits.shape, split, leaf_keys, s.search));
+      has_work = walk.enter_early(
+          find_split_early(block, p.splits.call, p.splits.shape, split, leaf_keys, s.search, lengths()));
     else
       walk.enter(p.splits.shape, s.search.found), has_work = walk.next();
     if (block.lane() == 0) s.queue.work[0] = has_work ? walk.work() : few_rows_work_tile{};
@@ -171,6 +182,42 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
       copies::check_page(p, keys, copies::read_page(keys));
     }
   }
+  /// The same of lists, where only leaves without keys are masked. Several tiles are looked up at once: one after the other the
+  /// instructions for that took as long as a tile's copies.
+  GIWA_DEVICE void load_lists(walk_type& walk) {
+    using numbers_type = list_numbers<Types, Block>;
+    const auto& call = p.splits.call;
+    const auto policy = p.keys_once ? arch::l2_policy::evict_first : arch::l2_policy::normal;
+    for (uint32 turn = 0; reader.has_work(); reader.next()) {
+      const few_rows_work_tile& work = reader.work();
+      const int first = work.begin, tiles = ceil_div(work.sequence.keys, leaf_keys),
+                end = work.end < tiles ? work.end : tiles;
+      numbers_type numbers;
+      numbers.read(block, warp, call, work.sequence, first);
+#pragma unroll 1
+      for (int group = first; group == first || group < end; group += numbers_type::tiles) {
+        const typename Types::element* row[numbers_type::of_lane];
+        numbers.find(call, work.sequence, work.head, row);
+        if (group + numbers_type::tiles < end)
+          numbers.read(block, warp, call, work.sequence, group + numbers_type::tiles);
+#pragma unroll 1
+        for (int tile = group; tile < group + numbers_type::tiles && tile < end; ++tile, ++turn) {
+          const int of_group = tile - group, stage = static_cast<int>(turn % stages);
+          const list_rows<Types, Block> rows(block, warp, row[0], of_group % numbers_type::tiles_at_once * warp_keys,
+                                             call.views.cache.k.data(), s.k.tile[stage]);
+          if (of_group % numbers_type::tiles_at_once == numbers_type::tiles_at_once - 1) row[0] = row[1];
+          s.k.empty[stage].wait((turn / stages & 1) ^ 1);
+          rows.start(0, Types::k_tile::columns / 64, policy);
+          s.k.full[stage].arrive_after_copies();
+        }
+        if (warp == 0 && group == first) write_next_work(walk);
+      }
+    }
+  }
+  GIWA_DEVICE void write_next_work(walk_type& walk) const {
+    const bool has_work = walk.next();
+    if (block.lane() == 0) s.queue.write(reader.number + 1, has_work ? walk.work() : few_rows_work_tile{});
+  }
   GIWA_DEVICE neighbours neighbours_of(int leaf_number) const {
     return copies::neighbours_of(block, warp, p, reader.work(), leaf_number);
   }
@@ -184,10 +231,7 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
       for (++leaf; leaf < reader.work().end; ++leaf)
         if (!is_masked()) return move::to_leaf;
       if (is_next) break;
-      if (warp == 0) {
-        const bool has_work = walk.next();
-        if (block.lane() == 0) s.queue.write(reader.number + 1, has_work ? walk.work() : few_rows_work_tile{});
-      }
+      if (warp == 0) write_next_work(walk);
       reader.next();
       leaves.reset();
       if (!reader.has_work()) return move::to_end;

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_WIDE_LOADER_SM90_CUH
 
 #include <giwa/arch/named_barrier.cuh>
+#include <giwa/attention/kernels/sm80/few_rows_lists_sm80.cuh>
 #include <giwa/attention/kernels/sm80/rows_656_sm80.cuh>
 #include <giwa/attention/kernels/sm90/latent_wide_types_sm90.cuh>
 
@@ -137,31 +138,16 @@ struct latent_wide_loader : few_rows_copies<Types, Block> {
   }
   /// All producer warps copy 16 rows each, part by part: their addresses are worked out before the stage is free.
   GIWA_DEVICE void load_rows_of_list(leaf_source source, int stage, uint32 free) const {
-    using element = typename Types::element;
-    using tile = typename Types::k_tile;
-    constexpr int run = 16 / static_cast<int>(sizeof(element)), lanes = 8, rows = copies::warp_keys * lanes / 32;
-    static_assert(copies::template has_whole_rows<tile> && copies::warp_keys == 16);
     const auto& view = p.splits.call.views.cache.k;
     copies::find_rows(p, source);
     const cache_row& key = source.key[0];
-    const element* const row_of_lane = key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0);
-    const int column = block.lane() % lanes * run, first = block.lane() / lanes;
-    const element* from[rows];
-    uint32 to[2];
-    GIWA_UNROLL
-    for (int i = 0; i < rows; ++i) from[i] = pointer_of_lane(block, row_of_lane, 32 / lanes * i + first);
-    GIWA_UNROLL
-    for (int i = 0; i < 2; ++i)
-      to[i] = arch::shared_address(s.k.tile[stage].chunk(warp * copies::warp_keys + 32 / lanes * i + first, column));
+    const list_rows<Types, Block> rows(block, warp,
+                                       key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0), 0,
+                                       view.data(), s.k.tile[stage]);
     GIWA_UNROLL
     for (int part = 0; part < Types::parts; ++part) {
       s.k.empty[stage][part].wait(free);
-      GIWA_UNROLL
-      for (int slab = Types::slab_of(part); slab < Types::slab_of(part) + Types::slabs_of(part); ++slab) GIWA_UNROLL
-      for (int i = 0; i < rows; ++i)
-        arch::copy_async_and_fill(to[i % 2] + (slab * Types::leaf_keys + i / 2 * lanes) * lanes * 16,
-                                  (from[i] == nullptr ? view.data() : from[i]) + column + slab * lanes * run,
-                                  from[i] == nullptr ? 0 : 16);
+      rows.start(Types::slab_of(part), Types::slab_of(part) + Types::slabs_of(part), arch::l2_policy::normal);
       s.k.full[stage][part].arrive_after_copies();
     }
   }

@@ -28,16 +28,18 @@ struct latent_wide_op {
     const int warp = block.warp();
     if (warp == types::output_warps) loader::prepare(block, p, s);
     const bool early = p.splits.early;
+    static_assert(sizeof s.p >= sizeof(int) * most_early_sequences);
+    auto* const lengths = reinterpret_cast<int*>(&s.p);  // P is not written before all warps have compared them
     if (early && warp == 0) {
       const split_position found =
-          find_split_early(block, p.splits.call, p.splits.shape, split, p.splits.leaf_keys, s.search);
+          find_split_early(block, p.splits.call, p.splits.shape, split, p.splits.leaf_keys, s.search, lengths);
       if (block.lane() == 0) s.search.found = found;
     }
     arch::wait_for_previous_kernel();
     arch::launch_dependents();
     if (early) block.sync();
     // Every warp compares the lengths, so all agree.
-    if (!early || !has_same_lengths(block, p.splits.call, s.search))
+    if (!early || !has_same_lengths(block, p.splits.call, lengths))
       find_split(block, p.splits.call, p.splits.shape, split, p.splits.leaf_keys, p.splits.tile_rows, s.search);
     if (warp >= types::output_warps) {
 #if GIWA_ARCH_HAS_SM90A
