@@ -92,6 +92,19 @@ GIWA_DEVICE inline void load_bytes(void* to, const void* from, int bytes, mbarri
 #endif
 }
 
+/// The same with a policy of the L2 cache.
+GIWA_DEVICE inline void load_bytes(void* to, const void* from, int bytes, mbarrier& full, l2_policy policy) {
+#if GIWA_ARCH_CAPABILITY >= 90
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(full.address()), "l"(static_cast<uint64>(policy))
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
 /// Stores `bytes` contiguous bytes, a multiple of 16, from shared to global memory, both aligned to 16 bytes, in the bulk
 /// group that commit_stores() closes.
 GIWA_DEVICE inline void store_bytes(void* to, const void* from, int bytes) {

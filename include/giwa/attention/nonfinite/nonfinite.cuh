@@ -63,13 +63,18 @@ GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
 template <int Warps, class Tile>
   requires stdlib::same_as<typename Tile::value_type, e4m3>
 GIWA_DEVICE bool has_nonfinite(int thread, const Tile& tile) {
-  const uint4* const from = reinterpret_cast<const uint4*>(tile.data());
+  constexpr int run = Tile::placement::run, runs = Tile::columns / run;
+  static_assert(run == 16);
   uint32 found = 0;
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
-  for (int i = thread; i < Tile::bytes / 16; i += 32 * Warps) {
-    const uint4 x = from[i];
+  for (int i = thread; i < Tile::rows * runs; i += 32 * Warps) {
+    // The order counts only where rows have other bytes between them.
+    constexpr bool dense = Tile::bytes == Tile::rows * Tile::columns;
+    const uint4 x =
+        dense ? reinterpret_cast<const uint4*>(tile.data())[i]
+              : *reinterpret_cast<const uint4*>(tile.data() + Tile::placement::offset(i / runs, i % runs * run));
     const uint32 word[4] = {x.x, x.y, x.z, x.w};
     GIWA_UNROLL
     for (int k = 0; k < 4; ++k) found |= (word[k] & 0x7f7f7f7fu) + 0x01010101u;  // a byte of 0x7f becomes 0x80

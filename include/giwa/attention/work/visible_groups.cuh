@@ -140,39 +140,61 @@ GIWA_DEVICE int visible_before(const List& list, int n) {
 }
 
 /// What of the leaves of a work tile of packed rows is visible, for a warp that walks over them upwards. Of a mask of blocks each lane asks
-/// about 32 leaves in a head; leaves that are neither empty nor full are then classified one by one.
-template <class Mask, int LeafKeys>
+/// about 32 leaves in a head; leaves that are neither empty nor full are then classified one by one. `ByLanes`: of another mask each lane
+/// asks about one of 32 leaves, which takes as long as to ask about one; then a leaf may be seen as a whole that has keys past the end.
+template <class Mask, int LeafKeys, bool ByLanes = false>
 class visible_leaves {
  public:
   /// Under the mask, and before the end of the keys.
   template <class Block, class Call, class Rows>
   GIWA_DEVICE tile_keep of(const Block& block, const Call& call, const Rows& rows, int leaf) {
-    const int first = leaf * LeafKeys;
-    if (first >= rows.keys) return tile_keep::none;
-    const bool whole = rows.keys - first >= LeafKeys;
+    if constexpr (by_lanes) {
+      if (leaf >= bits_.whole_end) {
+        const tile_keep of_lane = classify<false>(call, rows, leaf + block.lane());
+        const uint32 whole = block.ballot(of_lane == tile_keep::all),
+                     visible = block.ballot(of_lane != tile_keep::none);
+        bits_.whole_end = leaf + (whole == ~uint32{0} ? 32 : __ffs(static_cast<int>(~whole)) - 1);
+        if (leaf == bits_.whole_end) return (visible & 1) != 0 ? tile_keep::some : tile_keep::none;
+      }
+      return tile_keep::all;
+    }
     if constexpr (by_groups) {
+      const int first = leaf * LeafKeys;
+      if (first >= rows.keys) return tile_keep::none;
       if (bits_.first < 0 || leaf - bits_.first >= 32) ask(block, call, rows, leaf);
       const int bit = leaf - bits_.first;
       if ((bits_.visible >> bit & 1) == 0) return tile_keep::none;
-      if ((bits_.full >> bit & 1) != 0) return whole ? tile_keep::all : tile_keep::some;
+      if ((bits_.full >> bit & 1) != 0) return rows.keys - first >= LeafKeys ? tile_keep::all : tile_keep::some;
     }
-    const score_tile t = rows.tile(first, whole ? first + LeafKeys - 1 : rows.keys - 1);
-    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
-    return visible == tile_keep::all && !whole ? tile_keep::some : visible;
+    return classify<true>(call, rows, leaf);
   }
   /// The next leaf is one of another work tile.
   GIWA_DEVICE void reset() {
     if constexpr (by_groups) bits_.first = -1;
+    if constexpr (by_lanes) bits_.whole_end = 0;
   }
 
  private:
   static constexpr bool by_groups = mask_traits<Mask>::has_blocks && mask_traits<Mask>::finds_visible;
+  static constexpr bool by_lanes = ByLanes && !by_groups;
   struct group {
     int first = -1;
     uint32 visible = 0, full = 0;
   };
+  struct whole_leaves {
+    int whole_end = 0;  // those from the last one that was asked about to here are seen as a whole
+  };
   struct no_group {};
 
+  template <bool CountsEnd, class Call, class Rows>
+  GIWA_DEVICE static tile_keep classify(const Call& call, const Rows& rows, int leaf) {
+    const int first = leaf * LeafKeys;
+    if (first >= rows.keys) return tile_keep::none;
+    const bool whole = rows.keys - first >= LeafKeys;
+    const score_tile t = rows.tile(first, whole ? first + LeafKeys - 1 : rows.keys - 1);
+    const tile_keep visible = classify_heads(call.mask, t, call.heads_per_kv);
+    return CountsEnd && visible == tile_keep::all && !whole ? tile_keep::some : visible;
+  }
   template <class Block, class Call, class Rows>
   GIWA_DEVICE void ask(const Block& block, const Call& call, const Rows& rows, int leaf) {
     const int left = (rows.keys - leaf * LeafKeys - 1) / LeafKeys, count = left < 31 ? left : 31;
@@ -191,7 +213,8 @@ class visible_leaves {
     bits_ = {leaf, found.visible, found.full};
   }
 
-  [[no_unique_address]] stdlib::conditional_t<by_groups, group, no_group> bits_{};
+  [[no_unique_address]] stdlib::conditional_t<by_groups, group, stdlib::conditional_t<by_lanes, whole_leaves, no_group>>
+      bits_{};
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

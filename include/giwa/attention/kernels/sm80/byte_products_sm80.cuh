@@ -87,9 +87,13 @@ struct fragment_addresses {
   GIWA_DEVICE uint32 operator()(int rows, int columns) const {
     using place = typename Tile::placement;
     constexpr int size = sizeof(typename Tile::value_type);
-    const int slab = columns / place::slab_columns, in_slab = columns % place::slab_columns;
-    return (first ^ static_cast<uint32>(in_slab * size)) +
-           static_cast<uint32>((slab * place::slab_elements + rows * place::slab_columns) * size);
+    if constexpr (!requires { place::slab_columns; })
+      return first + static_cast<uint32>(place::offset(rows, columns) * size);
+    else {
+      const int slab = columns / place::slab_columns, in_slab = columns % place::slab_columns;
+      return (first ^ static_cast<uint32>(in_slab * size)) +
+             static_cast<uint32>((slab * place::slab_elements + rows * place::slab_columns) * size);
+    }
   }
 };
 

@@ -118,7 +118,10 @@ struct few_rows_copies {
 
   /// Arrivals that complete a tile.
   GIWA_DEVICE static int arrivals(const params& p) {
-    return p.copies != key_copies::boxes ? 32 * Types::producers : copies_scales(p) ? Types::producers : issuers(p);
+    return copies_bytes                    ? Types::producers
+           : p.copies != key_copies::boxes ? 32 * Types::producers
+           : copies_scales(p)              ? Types::producers
+                                           : issuers(p);
   }
 
   /// Lanes of the issuing warps start the boxes of a tile: pages of the cache or parts of them, or one box.
@@ -158,35 +161,38 @@ struct few_rows_copies {
     find_rows(p, source);
     ring.empty[stage].wait(free);
     check_pages(p, source);
-    if (copy_keys(block, warp, p, view, source, ring.tile[stage]))
+    if constexpr (copies_bytes)
+      copy_row_bytes<warp_keys>(block, row_of_lane(block, view, source), warp * warp_keys, ring.tile[stage],
+                                ring.full[stage],
+                                p.keys_once && !selects ? arch::l2_policy::evict_first : arch::l2_policy::normal);
+    else if (copy_keys(block, warp, p, view, source, ring.tile[stage]))
       ring.full[stage].arrive_after_copies();
     else
       ring.full[stage].arrive();
+  }
+  /// The row of a lane's key, or null.
+  template <class View>
+  GIWA_DEVICE static auto row_of_lane(const Block& block, const View& view, const leaf_source& source) {
+    static_assert(lane_keys == 1);
+    const cache_row& key = source.key[0];
+    return key.element < 0 || block.lane() >= warp_keys ? nullptr : &view(key.element, key.row, source.head, 0);
   }
   /// Copies this warp's keys to a tile, and returns whether cp.async does it.
   template <class View, class Tile>
   GIWA_DEVICE static bool copy_keys(const Block& block, int warp, const params& p, const View& view,
                                     const leaf_source& source, Tile& to) {
-    if constexpr (copies_bytes) {
-      static_assert(lane_keys == 1);
-      const auto* const zeros = view.data();
-      const auto& key = source.key[0];
-      copy_row_bytes(block, key.element < 0 ? nullptr : &view(key.element, key.row, source.head, 0), zeros, warp_keys,
-                     warp * warp_keys, to);
-    } else {
-      constexpr bool by_list_rows = selects && Types::values_are_keys;  // in chunks
-      const bool chunks = p.copies == key_copies::chunks;
-      if (by_list_rows || !chunks) {
-        copy_elements(block, warp, view, source, to);
-        return false;
-      }
-      if constexpr (has_whole_rows<Tile> && !by_list_rows)
-        if (view.extent(3) == Tile::columns) {
-          copy_whole_rows(block, warp, view, source, to);
-          return true;
-        }
-      if constexpr (!by_list_rows) copy_chunks(block, warp, view, source, to);
+    constexpr bool by_list_rows = selects && Types::values_are_keys;  // in chunks
+    const bool chunks = p.copies == key_copies::chunks;
+    if (by_list_rows || !chunks) {
+      copy_elements(block, warp, view, source, to);
+      return false;
     }
+    if constexpr (has_whole_rows<Tile> && !by_list_rows)
+      if (view.extent(3) == Tile::columns) {
+        copy_whole_rows(block, warp, view, source, to);
+        return true;
+      }
+    if constexpr (!by_list_rows) copy_chunks(block, warp, view, source, to);
     return true;
   }
 

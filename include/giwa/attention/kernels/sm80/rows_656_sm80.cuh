@@ -35,35 +35,29 @@ GIWA_DEVICE void start_rows_656(const Block& block, const rows_656* row_of_lane,
   }
 }
 
-/// The same of `count` rows to a tile that has them as they are, in `slab`s of 128 bytes a row: of codes, and of the rest. `any`: a row
-/// that exists.
-template <class Block, class Tile>
-GIWA_DEVICE void copy_row_bytes(const Block& block, const rows_656* row_of_lane, const rows_656* any, int count,
-                                int first_row, Tile& to) {
-  using rows = rows_656;
-  constexpr uint32 slab = Tile::keys * 128;
-  const int part = block.lane() % 8, i = block.lane() / 8;
-  uint32 to_lane[2];  // the swizzle repeats after 8 rows
-  GIWA_UNROLL
-  for (int half = 0; half < 2; ++half)
-    to_lane[half] = arch::shared_address(to.codes.chunk(first_row + i + 4 * half, 16 * part));
-  const uint32 to_scales = arch::shared_address(to.scales[first_row + i]);
-  GIWA_NO_UNROLL
-  for (int first = 0; first < count; first += 8) {
-    GIWA_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const rows* const of_row = pointer_of_lane(block, row_of_lane, first + 4 * half + i);
-      const rows* const from = (of_row == nullptr ? any : of_row) + 16 * part;
-      const int bytes = of_row == nullptr ? 0 : 16;
-      const uint32 row = to_lane[half] + static_cast<uint32>(first) * 128;
-      GIWA_UNROLL
-      for (int g = 0; g < Tile::groups; ++g) arch::copy_async_and_fill(row + slab * g, from + rows::group * g, bytes);
-      arch::copy_async_and_fill(row + slab * Tile::groups, from + rows::rest_at, bytes);
-      if (part == 0)
-        arch::copy_async_and_fill(to_scales + static_cast<uint32>(first + 4 * half) * 16, from + rows::scales_at,
-                                  bytes);
-    }
+/// Starts bulk copies of `Count` rows as they are, of which lane i knows row i, or null for zeros: one copy if they follow each other in
+/// memory. `full` counts them, and a warp arrives once.
+template <int Count, class Block, class Tile>
+GIWA_DEVICE void copy_row_bytes(const Block& block, const rows_656* row_of_lane, int first_row, Tile& to,
+                                arch::mbarrier& full, arch::l2_policy policy) {
+  constexpr int bytes = rows_656::row_bytes;
+  const int lane = block.lane();
+  const bool is_zero = lane < Count && row_of_lane == nullptr;
+  unsigned char* const to_lane = to.row(first_row + lane);
+  if (is_zero) {
+    GIWA_NO_UNROLL
+    for (int i = 0; i < bytes; i += 16) *reinterpret_cast<uint4*>(to_lane + i) = uint4{0, 0, 0, 0};
+    arch::fence_async_proxy();  // bulk copies will overwrite them
   }
+  const uint32 rows = block.ballot(row_of_lane != nullptr);
+  const rows_656* const first = pointer_of_lane(block, row_of_lane, 0);
+  const int count = __popc(rows);
+  const bool together =
+      block.all(lane >= count || row_of_lane == first + bytes * lane) && count > 0 && first != nullptr;
+  if (lane == 0) full.arrive_and_expect(bytes * count);
+  block.sync_warp();
+  if (together ? lane == 0 : row_of_lane != nullptr)
+    arch::load_bytes(to_lane, row_of_lane, together ? bytes * count : bytes, full, policy);
 }
 
 /// Converts what start_rows_656() has copied, after the lanes have waited for their copies.

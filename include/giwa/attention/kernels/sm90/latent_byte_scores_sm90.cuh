@@ -4,13 +4,14 @@
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_BYTE_SCORES_SM90_CUH
 
 #include <giwa/arch/reduce_warp.cuh>
+#include <giwa/arch/round_fp8.hpp>
 #include <giwa/attention/kernels/sm80/few_rows_scaling_sm80.cuh>
 #include <giwa/attention/kernels/sm90/latent_types_sm90.cuh>
 
 namespace giwa::inline GIWA_ABI::detail {
 
-/// Codes become fp16 in registers, exactly, as they come from shared memory: for S the left operand of wgmma. Scales of keys multiply the
-/// sums of their 128 products each, and P, which has a tile for each of the four scales of a row.
+/// Codes are the left operand of wgmma as they are, and q is a sum of numbers of e4m3. Scales of keys multiply the sums of their 128
+/// products each, and P, which has a tile for each of the four scales of a row.
 template <class Types, class Score, class Block>
 struct latent_byte_scores {
   using query = typename Types::query;
@@ -24,22 +25,22 @@ struct latent_byte_scores {
   typename Types::shared_storage& s;
   const int lane, warp;
 
+  static constexpr uint32 infinite_bits = 0x7f800000;
   static constexpr int run = 4;  // columns of a lane for each scale, and of the rest
   using row_of_q = query[groups + 1][run];
   /// Loads the packed rows of q, zeros past their end. Those of a warp are read before the first is written, because each takes the latency
   /// of the memory.
-  GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows) const {
-    constexpr int count = Types::rows / Types::score_warps;
+  GIWA_DEVICE void load_q(const few_rows_work_tile& work, const packed_rows& rows, int rank) const {
+    constexpr int warps = Types::score_groups * Types::score_warps, count = Types::rows / warps;
     alignas(8) row_of_q x[count];
     if constexpr (rotates_queries<Score>) {  // unrolled, it would spill
       GIWA_NO_UNROLL
-      for (int row = warp; row < Types::rows; row += Types::score_warps)
-        read_row(work, rows, row, x[0]), write_row(row, x[0]);
+      for (int row = rank; row < Types::rows; row += warps) read_row(work, rows, row, x[0]), write_row(row, x[0]);
     } else {
       GIWA_UNROLL
-      for (int n = 0; n < count; ++n) read_row(work, rows, warp + Types::score_warps * n, x[n]);
+      for (int n = 0; n < count; ++n) read_row(work, rows, rank + warps * n, x[n]);
       GIWA_UNROLL
-      for (int n = 0; n < count; ++n) write_row(warp + Types::score_warps * n, x[n]);
+      for (int n = 0; n < count; ++n) write_row(rank + warps * n, x[n]);
     }
   }
   GIWA_DEVICE void read_row(const few_rows_work_tile& work, const packed_rows& rows, int row, row_of_q& x) const {
@@ -64,16 +65,41 @@ struct latent_byte_scores {
       }
     }
   }
-  /// Writes q in fp16, multiplied by a factor of its row, for the codes, and in bf16 for the rest.
+  /// Writes q in e4m3, multiplied by a factor of its row and group, for the codes, and in bf16 for the rest.
   GIWA_DEVICE void write_row(int row, const row_of_q& x) const {
-    const auto [up, down] = factors_of_row<groups>(block, x);
     GIWA_UNROLL
-    for (int n = 0; n < groups; ++n) GIWA_UNROLL
-    for (int i = 0; i < run; i += 2) {
-      const auto two = pack<fp16>(convert<float>{}(x[n][i]) * up, convert<float>{}(x[n][i + 1]) * up);
-      __builtin_memcpy(&s.q.codes[n](row, place_of_column<1>(run * lane + i)), &two, 4);
+    for (int n = 0; n < groups; ++n) {
+      float left[run], largest = 0;
+      GIWA_UNROLL
+      for (int i = 0; i < run; ++i)
+        left[i] = convert<float>{}(x[n][i]), largest = larger_of(largest, arch::magnitude(left[i]));
+      const uint32 bits = arch::largest_of_warp(__float_as_uint(largest)),
+                   exponent = exponent_of(__uint_as_float(bits), 8, 255);
+      // Infinity is a factor: e4m3 does not have it.
+      const bool infinite = bits == infinite_bits;
+      const float up = power_of_two(127 + 7 + 127 - exponent);
+      GIWA_UNROLL
+      for (int i = 0; i < run; ++i)
+        left[i] = !infinite                                       ? left[i] * up
+                  : arch::magnitude(left[i]) < infinity_of<float> ? 0.f
+                  : left[i] > 0                                   ? 1.f
+                  : left[i] < 0                                   ? -1.f
+                                                                  : left[i];
+      if (lane == 0) s.q.factor[n][row] = infinite ? infinity_of<float> : power_of_two(exponent - 7);
+      GIWA_UNROLL
+      for (int t = 0; t < s.q.terms; ++t) {
+        const uint32 four = arch::fp32_to_e4m3(left);
+        __builtin_memcpy(&s.q.codes(Types::rows * t + row, rows_656::group * n + run * lane), &four, 4);
+        uint32 pairs[2];
+        arch::e4m3_to_fp16(four, pairs);
+        GIWA_UNROLL
+        for (int i = 0; i < run; i += 2) {
+          packed_pair<fp16>::type pair;
+          __builtin_memcpy(&pair, &pairs[i / 2], 4);
+          left[i] = (left[i] - __low2float(pair)) * 16, left[i + 1] = (left[i + 1] - __high2float(pair)) * 16;
+        }
+      }
     }
-    if (lane == 0) s.q.factor[row] = down;
     if (run * lane >= rows_656::rest) return;
     GIWA_UNROLL
     for (int i = 0; i < run; ++i) {
@@ -87,81 +113,92 @@ struct latent_byte_scores {
     }
   }
 
-  /// Computes S. Each group of products waits for the one before, while its codes are converted.
+  /// Computes S. The codes of a group come from shared memory while the products of the group before are computed.
   GIWA_DEVICE void multiply(scores_tile& scores, const keys& tile) const {
-    using codes = decltype(keys::codes);
-    constexpr int depth = 64, parts = rows_656::group / depth, steps = parts * groups;
-    const fragment_addresses<codes> k_at(tile.codes, 16 * warp + lane % 16, lane / 16 * 16);
-    byte_fragment<e4m3> of_k[2];
-    uint32 operand[2][depth / 4];
-    scores_tile sums[2];
-    const auto read = [&](int t) {
+    constexpr int steps = rows_656::group / 32, words = 4 * steps;
+    using sums_tile = warpgroup_tile<s.q.terms * Types::rows>;
+    const fragment_addresses<decltype(keys::codes)> k_at(tile.codes, 16 * warp + lane % 16, lane / 16 * 16);
+    const float* const scale_of_key[2] = {tile.scales(first_key()), tile.scales(first_key() + 8)};
+    uint32 operand[words];
+    sums_tile sums;
+    const auto read = [&](int first_byte) {
       GIWA_UNROLL
-      for (int n = 0; n < 2; ++n)
-        arch::load_matrices(of_k[n].four, k_at(0, t / parts * rows_656::group + t % parts * depth + 32 * n));
+      for (int n = 0; n < steps; ++n) {
+        uint32 four[4];
+        arch::load_matrices(four, k_at(0, first_byte + 32 * n));
+        GIWA_UNROLL
+        for (int i = 0; i < 4; ++i) operand[4 * n + i] = four[i];
+      }
     };
-    read(0);
+    read(rows_656::rest_at);
     arch::fence_operand(scores.value);
     arch::wgmma_fence();
     GIWA_UNROLL
     for (int n = 0; n < s.q.rests; ++n)
-      giwa::multiply<0, descriptors::in_turn>(scores, tile.rest, 0, transposed(s.q.rest[n]), n > 0);
+      giwa::multiply<descriptors::in_turn>(scores, operand, transposed(s.q.rest[n]), n > 0);
     arch::wgmma_commit();
-    const auto add = [&](int g) {
-      arch::fence_operand(sums[g % 2].value);
-      arch::fence_operand(scores.value);
-      GIWA_UNROLL
-      for (int i = 0; i < scores.registers; ++i)
-        scores.value[i] = fused_multiply_add(sums[g % 2].value[i] * s.q.factor[map::row(lane, map::slot(i))],
-                                             scale_of(tile, i, g), scores.value[i]);
-    };
-    GIWA_UNROLL
-    for (int t = 0; t < steps; ++t) {
-      GIWA_UNROLL
-      for (int n = 0; n < 4; ++n) {  // 16 codes of 16 keys each
-        uint32 first[2], second[2];
-        of_k[n / 2].rows(n % 2 * 2, first);
-        of_k[n / 2].rows(n % 2 * 2 + 1, second);
-        uint32* const to = operand[t % 2] + 4 * n;
-        to[0] = first[0], to[1] = second[0], to[2] = first[1], to[3] = second[1];
-      }
-      if (t + 1 < steps) read(t + 1);
-      arch::fence_operand(sums[t / parts % 2].value);
-      arch::wgmma_fence();
-      giwa::multiply<descriptors::in_turn>(sums[t / parts % 2], operand[t % 2], transposed(s.q.codes[t / parts]),
-                                           t % parts > 0, 0, t % parts * depth);
-      arch::wgmma_commit();
-      if (t == 0) continue;
-      arch::wgmma_wait<1>();
-      if ((t - 1) % parts == parts - 1) add((t - 1) / parts);
-    }
     arch::wgmma_wait<0>();
-    add(groups - 1);
+    arch::fence_operand(scores.value);
+    read(0);
+    GIWA_UNROLL
+    for (int g = 0; g < groups; ++g) {
+      arch::fence_operand(sums.value);
+      arch::wgmma_fence();
+      giwa::multiply<descriptors::in_turn>(sums, operand, transposed(s.q.codes), false, 0, rows_656::group * g);
+      arch::wgmma_commit();
+      arch::wgmma_wait<0>();
+      arch::fence_operand(sums.value);
+      if (g + 1 < groups) read(rows_656::group * (g + 1));
+      const float scale[2] = {scale_of_key[0][g], scale_of_key[1][g]};
+      GIWA_UNROLL
+      for (int i = 0; i < scores.registers; ++i) {
+        float sum = sums.value[scores.registers * (s.q.terms - 1) + i];
+        GIWA_UNROLL
+        for (int t = s.q.terms - 2; t >= 0; --t)
+          sum = fused_multiply_add(sum, 0x1p-4f, sums.value[scores.registers * t + i]);
+        scores.value[i] =
+            fused_multiply_add(sum * s.q.factor[g][map::row(lane, map::slot(i))], scale[key_of(i)], scores.value[i]);
+      }
+    }
+  }
+  /// Register i of a lane is of its first key or of the one 8 later.
+  GIWA_DEVICE int first_key() const { return map::column(32 * warp + lane, 0); }
+  GIWA_DEVICE static constexpr int key_of(int i) { return i % 4 / 2; }
+  struct key_scales {
+    float of[2][groups];
+    GIWA_DEVICE key_scales(const keys& tile, int first) {
+      GIWA_UNROLL
+      for (int k = 0; k < 2; ++k) {
+        const float4 x = *reinterpret_cast<const float4*>(tile.scales(first + 8 * k));
+        of[k][0] = x.x, of[k][1] = x.y, of[k][2] = x.z, of[k][3] = x.w;
+      }
+    }
+  };
+  /// Masks the keys from `keys` of the tile on.
+  GIWA_DEVICE void mask_end(scores_tile& scores, int keys) const {
+    if (keys >= Types::leaf_keys) return;
+    GIWA_UNROLL
+    for (int i = 0; i < scores.registers; ++i)
+      if (first_key() + 8 * key_of(i) >= keys) scores.value[i] = -infinity_of<float>;
   }
   GIWA_DEVICE float scale_of(const keys& tile, int i, int group) const {
-    return tile.scales[map::column(32 * warp + lane, i)][group];
+    return tile.scales(map::column(32 * warp + lane, i))[group];
   }
 
   GIWA_DEVICE static float largest_of(const float4& x) { return larger_of(larger_of(x.x, x.y), larger_of(x.z, x.w)); }
   /// As a power of two that makes it 2^14 to 2^15, which power_of_two() takes.
   GIWA_DEVICE static uint32 exponent_of_scale(float largest) { return exponent_of(largest, 15, 254); }
   GIWA_DEVICE static float counted(float scale) { return is_nonfinite(scale) ? 0.f : arch::magnitude(scale); }
-  /// Of the largest scales of a tile, of which each row sees every key: a byte for each group.
-  GIWA_DEVICE uint32 find_exponents(const keys& tile) const {
-    static_assert(groups == 4 && Types::leaf_keys == 64);
-    const float4 x = *reinterpret_cast<const float4*>(tile.scales[lane]),
-                 y = *reinterpret_cast<const float4*>(tile.scales[lane + 32]);
-    const float largest[groups] = {larger_of(counted(x.x), counted(y.x)), larger_of(counted(x.y), counted(y.y)),
-                                   larger_of(counted(x.z), counted(y.z)), larger_of(counted(x.w), counted(y.w))};
-    uint32 exponents = 0;
-    GIWA_UNROLL
-    for (int g = 0; g < groups; ++g)
-      exponents |= exponent_of_scale(__uint_as_float(arch::largest_of_warp(__float_as_uint(largest[g])))) << 8 * g;
-    return exponents;
+  /// Writes the exponent of the largest scale of each group, of a tile of which each row sees every key: a warp for each group.
+  GIWA_DEVICE void share_exponents(const keys& tile, int buffer) const {
+    static_assert(groups == Types::score_warps && Types::leaf_keys == 64);
+    const float largest = larger_of(counted(tile.scales(lane)[warp]), counted(tile.scales(lane + 32)[warp]));
+    const uint32 exponent = exponent_of_scale(__uint_as_float(arch::largest_of_warp(__float_as_uint(largest))));
+    if (lane == 0) s.p[buffer].exponent[warp] = exponent;
   }
   /// Writes the largest scales that each row sees among this warp's keys.
   template <class Reduce>
-  GIWA_DEVICE void share_largest_scales(const scores_tile& scores, const keys& tile, int buffer,
+  GIWA_DEVICE void share_largest_scales(const scores_tile& scores, const keys& tile, int buffer, int row_of_lane,
                                         const Reduce& reduce) const {
     GIWA_NO_UNROLL
     for (int g = 0; g < groups; ++g) {
@@ -172,10 +209,8 @@ struct latent_byte_scores {
       for (int i = 0; i < scores.registers; ++i)
         if (scores.value[i] != -infinity_of<float>)
           largest[map::slot(i)] = larger_of(largest[map::slot(i)], counted(scale_of(tile, i, g)));
-      reduce(largest);
-      GIWA_UNROLL
-      for (int r = 0; r < map::rows; ++r)
-        if (is_first_of_rows<map>(lane)) s.p[buffer].largest[g][map::row(lane, r)][warp] = largest[r];
+      const float of_lane = reduce(largest);
+      if (lane < 16) s.p[buffer].largest[g][row_of_lane][warp] = of_lane;
     }
   }
 
@@ -189,15 +224,24 @@ struct latent_byte_scores {
   GIWA_DEVICE void share_factor(int buffer, int group, int row, uint32 exponent) const {
     s.p[buffer].factor[group][row] = power_of_two(127 + exponent - of_largest);
   }
-  /// Writes P times the scales. NaN and infinity of a scale make the product so.
-  GIWA_DEVICE void share_weights(const scores_tile& scores, uint32 exponents, const keys& tile, int buffer) const {
+  /// What P is multiplied by for each group: the scales of a lane's keys, in units of a power of two.
+  struct weights_of_keys {
+    float of[2][groups];
+    uint32 exponent[groups];
+  };
+  GIWA_DEVICE weights_of_keys weights_of(const keys& tile, int buffer) const {
+    const key_scales scale_at(tile, first_key());
+    const uint4 x = *reinterpret_cast<const uint4*>(s.p[buffer].exponent);
+    weights_of_keys found{{}, {x.x, x.y, x.z, x.w}};
     GIWA_UNROLL
-    for (int g = 0; g < groups; ++g) {
-      const uint32 exponent = exponents >> 8 * g & 255;
-      const float factor = up(exponent);
-      store_weights(buffer, g, [&](int i) { return scores.value[i] * (scale_of(tile, i, g) * factor); });
-      if (warp == g && lane < Types::rows) share_factor(buffer, g, lane, exponent);
-    }
+    for (int k = 0; k < 2; ++k) GIWA_UNROLL
+    for (int g = 0; g < groups; ++g) found.of[k][g] = scale_at.of[k][g] * up(found.exponent[g]);
+    return found;
+  }
+  /// Writes P times the scales of a group. NaN and infinity of a scale make the product so.
+  GIWA_DEVICE void share_weights(const scores_tile& scores, const weights_of_keys& weights, int buffer, int g) const {
+    store_weights(buffer, g, [&](int i) { return scores.value[i] * weights.of[key_of(i)][g]; });
+    if (warp == g && lane < Types::rows) share_factor(buffer, g, lane, weights.exponent[g]);
   }
   /// The same of a tile of which some row does not see every key; sees(i) tells whether the row of register i sees its key.
   template <class Sees>

@@ -4,6 +4,7 @@
 #define GIWA_ATTENTION_KERNELS_SM90_LATENT_OUTPUT_SM90_CUH
 
 #include <giwa/arch/named_barrier.cuh>
+#include <giwa/arch/registers.cuh>
 #include <giwa/attention/kernels/sm90/latent_types_sm90.cuh>
 #include <giwa/attention/nonfinite/nonfinite.cuh>
 #include <giwa/attention/sums/finish_rows.cuh>
@@ -67,6 +68,27 @@ struct column_of_threads {
   GIWA_DEVICE float& operator[](int i) const { return value[i][thread]; }
 };
 
+/// A thread's numbers in registers, in shared memory (Count, Threads), or in local memory; the compiler must know where.
+template <int Count, int Threads>
+struct numbers_of_node {
+  enum class place : int { registers, shared, local };
+  place where = place::registers;
+  float value[Count];
+  float* memory = nullptr;
+  GIWA_DEVICE void use_shared(float (*to)[Threads], int thread) { where = place::shared, memory = to[0] + thread; }
+  /// The compiler must not know the address, or it would use registers.
+  GIWA_DEVICE void use_local(float* to) {
+    where = place::local, memory = to;
+    arch::compute_here(memory);
+  }
+  GIWA_DEVICE float& operator[](int i) {
+    return where == place::registers ? value[i] : memory[where == place::shared ? i * Threads : i];
+  }
+  GIWA_DEVICE float operator[](int i) const {
+    return where == place::registers ? value[i] : memory[where == place::shared ? i * Threads : i];
+  }
+};
+
 /// Each warpgroup has half of the columns of O. They compute one leaf after the other, each from nothing, and fold the results.
 template <class Types, class Mask, class Score, class Block>
 struct latent_output {
@@ -78,8 +100,16 @@ struct latent_output {
   using map = typename Types::output_map;
   using state = typename Types::state;
   using sums = warp_sums<Types::rows>;
-  using node = fold_node<state, sums, float[map::registers]>;
-  using last_node = fold_node<state, sums, column_of_threads<Types::output_threads>>;
+  // With rows of bytes a thread has 128 registers: those of a leaf, of a node of 4 leaves, and of the conversion.
+  static constexpr bool has_node_in_memory = Types::has_format;
+  using node =
+      fold_node<state, sums,
+                stdlib::conditional_t<has_node_in_memory, numbers_of_node<map::registers, Types::output_threads>,
+                                      float[map::registers]>>;
+  using last_node =
+      fold_node<state, sums,
+                stdlib::conditional_t<has_node_in_memory, numbers_of_node<map::registers, Types::output_threads>,
+                                      column_of_threads<Types::output_threads>>>;
   using fold_type = leaf_fold<state, node, last_node>;  // the last node changes once in 64 leaves
   static constexpr int leaf_keys = Types::leaf_keys, stages = Types::stages, threads = Types::output_threads;
   static constexpr int row_slots = map::rows, slabs = Types::slabs;
@@ -111,7 +141,14 @@ struct latent_output {
     GIWA_UNROLL
     for (int l = 0; l + 1 < fold_type::levels; ++l)
       fold.node[l].sums = &s.sums_before[l][block.warp()], fold.node[l].lane = lane;
-    fold.last() = {&s.sums_before[fold_type::levels - 1][block.warp()], lane, {s.o_before, block.rank()}};
+    fold.last().sums = &s.sums_before[fold_type::levels - 1][block.warp()], fold.last().lane = lane;
+    [[maybe_unused]] float in_memory[2][map::registers];
+    if constexpr (has_node_in_memory) {
+      fold.node[1].o.use_shared(s.o_before, block.rank());
+      fold.node[2].o.use_local(in_memory[0]), fold.last().o.use_local(in_memory[1]);
+    } else {
+      fold.last().o = {s.o_before, block.rank()};
+    }
     for (uint32 turn = 0; reader.has_work(); reader.next()) {
       const few_rows_work_tile& work = reader.work();
       const packed_rows rows = rows_of(call, work, p.splits.group, Types::rows);
@@ -124,11 +161,14 @@ struct latent_output {
         to += partial_slot::floats(p.splits.shape.rows, Types::columns);
       };
       typename Types::visible_leaves leaves;
-      for (int leaf = work.begin; leaf < work.end; ++leaf) {
+      const int end = work.end;
+      for (int leaf = work.begin; leaf < end; ++leaf) {
         state x;
-        x.reset();
         const tile_keep visible = leaves.of(block, call, rows, leaf);
-        if (visible != tile_keep::none) compute(work, rows, leaf, visible, turn++, x);
+        if (visible != tile_keep::none)
+          compute(work, rows, leaf, visible, turn++, x);
+        else
+          x.reset();
         fold.push(0, leaf, x, begin, hand_on);
       }
       if (is_whole) {
@@ -152,7 +192,8 @@ struct latent_output {
   GIWA_DEVICE void compute(const few_rows_work_tile& work, const packed_rows& rows, int leaf, tile_keep visible,
                            uint32 turn, state& x) const {
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
-    Types::wait_for_keys(p, s, turn);
+    // For rows of bytes the score warps have waited: the barrier orders this after the copies, which they have seen complete.
+    if constexpr (!Types::has_format) Types::wait_for_keys(p, s, turn);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), threads_of_both);  // S of the leaf is done too
     const bool scrubbed = Types::scrubs && visible == tile_keep::some && scrub(rows, leaf, stage, buffer);
     if constexpr (Types::has_format)
@@ -186,6 +227,7 @@ struct latent_output {
   /// The same of rows of bytes. P was multiplied by their scales.
   GIWA_DEVICE void multiply_codes(state& x, int stage, int buffer) const {
     const auto& weights = s.p[buffer];
+    x.reset();
     const int group = first_column / rows_656::group;
     detail::multiply_values(lane, x.o, weights.of[group], s.k.tile[stage].codes, first_column);
     float factor[row_slots];

@@ -40,27 +40,32 @@ GIWA_DEVICE bool is_first_of_rows(int rank) {
   return rank < 32 && (neighbours_share_rows<Map> ? rank % Map::lanes == 0 : rank < 32 / Map::lanes);
 }
 
-/// Rows of 656 bytes in shared memory, as they are.
+/// Rows of 656 bytes in shared memory, as they are in memory, so that bulk copies bring them. 16 bytes of 8 rows lie in different banks,
+/// because 656 is 16 more than a multiple of 128.
 template <int Keys>
 struct row_bytes_tile {
-  template <class T, int Columns>
-  using part = shared_tile<T, tile_shape<Keys, Columns>, swizzled<swizzle::bytes_128>>;
   static constexpr int keys = Keys, groups = rows_656::codes / rows_656::group;
-  part<e4m3, rows_656::codes> codes;
-  part<bf16, rows_656::rest> rest;  // after them
-  alignas(16) float scales[Keys][groups];
+  shared_tile<e4m3, tile_shape<Keys, rows_656::codes>, padded<rows_656::row_bytes - rows_656::codes>> codes;
+
+  GIWA_DEVICE unsigned char* row(int key) {
+    return reinterpret_cast<unsigned char*>(codes.data()) + rows_656::row_bytes * key;
+  }
+  GIWA_DEVICE const float* scales(int key) const {
+    return reinterpret_cast<const float*>(&codes(key, 0) + rows_656::scales_at);
+  }
 };
-/// Queries for them: in fp16 for the numbers of each scale, in the order of multiply_keys(), divided by a power of two; in bf16 for the
-/// rest, and what bf16 leaves of fp16.
+/// Queries for them: the numbers of each scale, divided by a power of two, are sums of numbers of e4m3, which have 4 bits each; the rest
+/// is in bf16, and what bf16 leaves of fp16.
 template <class T, int Rows>
 struct row_bytes_queries {
-  template <class Value, int Columns>
-  using part = shared_tile<Value, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
+  template <class Value, int Columns, int Terms = 1>
+  using part = shared_tile<Value, tile_shape<Terms * Rows, Columns>, swizzled<swizzle::bytes_128>>;
   static constexpr int groups = rows_656::codes / rows_656::group,
-                       rests = precision_of<T>::significand_bits > 8 ? 2 : 1;
-  part<fp16, rows_656::group> codes[groups];
+                       rests = precision_of<T>::significand_bits > 8 ? 2 : 1,
+                       terms = ceil_div(precision_of<T>::significand_bits, 4);
+  part<e4m3, rows_656::codes, terms> codes;  // term t in units of 16^-t, in the rows from t Rows on
   part<bf16, rows_656::rest> rest[rests];
-  float factor[Rows];
+  alignas(8) float factor[groups][Rows];
 };
 /// P times the scales of its keys, in units of a power of two, for each scale of a row; and these powers.
 template <int Rows, int Keys, int Warps>
@@ -69,6 +74,7 @@ struct row_bytes_weights {
   shared_tile<fp16, tile_shape<Rows, Keys>, swizzled<swizzle::bytes_128>> of[groups];
   float factor[groups][Rows];
   alignas(16) float largest[groups][Rows][Warps];  // scale that a row sees among the keys of each score warp
+  alignas(16) uint32 exponent[groups];             // of the largest scale of the tile
 };
 
 /// Stores P of a warpgroup, whose register i has value_of(i), as (rows, keys): four matrices of 8 keys and 8 rows at once, transposed.
@@ -198,15 +204,16 @@ struct latent_types {
   static constexpr bool converts = false, values_are_keys = true, copies_bytes = has_format;
   using operand = stdlib::conditional_t<has_format, fp16, T>;  // of P
   static constexpr int rows = Policy::rows, stages = has_format ? 3 : Policy::stages, leaf_keys = latent_leaf_keys;
-  using visible_leaves = detail::visible_leaves<Mask, leaf_keys>;
+  using visible_leaves = detail::visible_leaves<Mask, leaf_keys, has_format>;
   static constexpr int columns = Policy::head_size_v;
   static_assert(Policy::head_size % 64 == 0 && columns % 128 == 0 && columns <= Policy::head_size);
 
-  // Two warpgroups compute O^T = V^T P^T, half of the columns each; one computes S^T = K Q^T and P.
-  static constexpr int output_warps = 8, score_warps = 4, score_groups = 1, producers = 4;
-  static constexpr int max_threads = 32 * (output_warps + score_warps + producers);
-  static constexpr int output_registers = has_format ? 176 : 184, score_registers = has_format ? 96 : 72,
-                       producer_registers = has_format ? 64 : 72;
+  // Two warpgroups compute O^T = V^T P^T, half of the columns each; one computes S^T = K Q^T and P, or two of rows of bytes: one took 3000
+  // cycles for a tile, most of it latency (128 x 8192, 16 heads, H200, 2026-11-30).
+  static constexpr int output_warps = 8, score_warps = 4, score_groups = has_format ? 2 : 1, producers = 4;
+  static constexpr int max_threads = 32 * (output_warps + score_groups * score_warps + producers);
+  static constexpr int output_registers = has_format ? 128 : 184, score_registers = has_format ? 88 : 72,
+                       producer_registers = has_format ? 48 : 72;
   static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
 
   template <int Rows, int Columns>
@@ -223,7 +230,17 @@ struct latent_types {
   using state = row_sums<output_map>;
 
   /// Those of few_rows_types.
-  enum class named_barrier : int { block, producers, ready, scores, outputs, p_full, p_empty = p_full + 2 };
+  enum class named_barrier : int {
+    block,
+    producers,
+    ready,
+    scores,
+    outputs,
+    p_full,
+    p_empty = p_full + 2,
+    more_scores = p_empty + 2,
+    all_scores
+  };
   GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
     return static_cast<int>(first) + buffer;
   }
@@ -237,8 +254,9 @@ struct latent_types {
     q_tile q;
     p_tile p[2];
     union {
-      float o_before[output_map::registers][output_threads];  // of all keys before the last node of 64 leaves
-      alignas(16) float o_of_rows[rows][columns + 4];         // of a work tile that is written, without bank conflicts
+      // O of all keys before the last node of 64 leaves; of rows of bytes that of a node of 16 leaves.
+      float o_before[output_map::registers][output_threads];
+      alignas(16) float o_of_rows[rows][columns + 4];  // of a work tile that is written, without bank conflicts
     };
     warp_sums<rows> sums_before[fold_levels::count][output_warps];  // of the nodes of the fold
     ended_row<output> row[rows];                                    // of a work tile that is written
@@ -259,10 +277,11 @@ struct latent_types {
     tensor_map k;      // (element of the cache, head, row, head size)
   };
 
-  /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written.
+  /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written; it takes rows of bytes from
+  /// registers.
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
     s.k.full[turn % stages].wait(turn / stages & 1);
-    if (p.copies != key_copies::boxes) arch::fence_async_proxy();
+    if (!has_format && p.copies != key_copies::boxes) arch::fence_async_proxy();
   }
 };
 
