@@ -199,12 +199,13 @@ struct find_split_early_op {
   template <class Block>
   GIWA_HOST_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
     const auto split = static_cast<int>(block.block_rank());
-    const split_position position = find_split_early(block, p.call, p.shape, split, p.leaf_keys, s.search, s.lengths);
+    const split_position position =
+        find_split_early<most_early_sequences>(block, p.call, p.shape, split, p.leaf_keys, s.search, s.lengths);
     if (block.rank() == 0) p.found[split] = position;
     block.sync();
     if (block.rank() == 0 && p.changed >= 0) p.other_lengths[p.changed] ^= 1;
     block.sync();
-    if (!has_same_lengths(block, p.call, s.lengths)) p.same[split] = false;
+    if (!has_same_lengths<most_early_sequences>(block, p.call, s.lengths)) p.same[split] = false;
   }
 };
 

@@ -9,14 +9,14 @@ namespace giwa::inline GIWA_ABI::detail {
 
 /// Finds the split of a block of the second launch, whose lengths are written: all blocks of the first one have waited for the kernel before.
 /// `space`: shared memory that is not used yet.
-template <class Block, class Params>
+template <int Most = 32, class Block, class Params>
 GIWA_DEVICE void find_split_of_merge(const Block& block, const Params& p, int split, split_search& s, auto& space) {
   if (!p.early) {
     find_split(block, p.call, p.shape, split, p.leaf_keys, p.tile_rows, s);
   } else if (block.warp() == 0) {
-    static_assert(sizeof space >= sizeof(int) * most_early_sequences);
+    static_assert(sizeof space >= sizeof(int) * Most);
     const split_position found =
-        find_split_early(block, p.call, p.shape, split, p.leaf_keys, s, reinterpret_cast<int*>(&space));
+        find_split_early<Most>(block, p.call, p.shape, split, p.leaf_keys, s, reinterpret_cast<int*>(&space));
     if (block.lane() == 0) s.found = found;
   }
   block.sync();

@@ -16,7 +16,7 @@ namespace giwa::inline GIWA_ABI::detail {
 /// ByBlocks: if the largest nodes of the tree are whole splits, each warp of a block sums some of them, of the same row. One warp
 /// took 4 us longer for 64 partials (15.2 us instead of 11.0 for 1 x 8(1) x 32768), but where they are few the code for both takes
 /// 0.2 us more (H200, 2026-11-29).
-template <class Call, bool ByBlocks = false>
+template <class Call, bool ByBlocks = false, int EarlySequences = 32>
 class few_rows_partials : public divided_tile<split_params<Call>> {
   using base = divided_tile<split_params<Call>>;
   static constexpr int batch = 32;
@@ -46,7 +46,7 @@ class few_rows_partials : public divided_tile<split_params<Call>> {
   GIWA_DEVICE static void for_each_tile(const Block& block, const params& p, shared_storage& s, const F& f) {
     arch::launch_dependents();  // the next call, whose blocks wait for this launch
     const int split = static_cast<int>(block.block_index()[1]), column = static_cast<int>(block.block_index()[2]);
-    find_split_of_merge(block, p, split, s.search, s.next);
+    find_split_of_merge<EarlySequences>(block, p, split, s.search, s.next);
     few_rows_partials tile(p, s.next[block.warp()], column);
     // This launch begins while the splits are computed. One block that waits keeps it from ending before them.
     if (tile.find(s.search.found)) {
@@ -242,7 +242,7 @@ class few_rows_partials : public divided_tile<split_params<Call>> {
 
 /// The same for O of many columns, which blocks share.
 template <class Call>
-struct latent_partials : few_rows_partials<Call> {
+struct latent_partials : few_rows_partials<Call, false, most_early_sequences> {
   static constexpr bool shares_columns = true;
   static constexpr int columns = 32 * merged_columns;  // of a block
 };

@@ -169,9 +169,9 @@ struct early_lengths {
 };
 
 /// Finds a split while the previous kernel may still write the lengths: what follows from it must be undone unless
-/// has_same_lengths() after the wait. `lengths`: shared memory for most_early_sequences of them. One warp calls it. The instructions run
+/// has_same_lengths() after the wait. `lengths`: shared memory for `Most` of them. One warp calls it. The instructions run
 /// once and come from memory, so few are faster.
-template <class Block, class Params>
+template <int Most = 32, class Block, class Params>
 GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Params& p, const split_shape& shape,
                                                  int split, int leaf_keys, split_search& s, int* lengths) {
   if constexpr (!has_early_splits<Params>) return {};
@@ -181,7 +181,7 @@ GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Param
   const auto leaves_of_keys = [&](int n) { return n > 0 ? ceil_div(n, leaf_keys) : 1; };
   const auto keys_of = [&](int n) { return n < 0 ? 0 : n < p.capacity ? n : p.capacity; };
   int each = 1, keys = p.capacity, leaves = 0;
-  if (sequences <= 32) [[likely]] {
+  if (Most <= 32 || sequences <= 32) {
     if (lane < sequences) {
       if (a.cache.lengths != nullptr) {
         keys = arch::early_read(a.cache.lengths + lane);
@@ -213,7 +213,7 @@ GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Param
   int first = split * length - (end - leaves);
   if (first >= 0 && first < leaves) {
     int b = lane * each;
-    if (sequences > 32) [[unlikely]]
+    if (Most > 32 && sequences > 32)
       for (;; ++b) {
         keys = keys_of(lengths[b]);
         const int of_sequence = leaves_of_keys(keys) * shape.heads_in_column;
@@ -234,13 +234,13 @@ GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Param
 }
 
 /// Whether find_split_early() has read the lengths that are in memory now. All lanes of a warp call it.
-template <class Block, class Params>
+template <int Most = 32, class Block, class Params>
 GIWA_HOST_DEVICE bool has_same_lengths(const Block& block, const Params& p, const int* lengths) {
   if constexpr (!has_early_splits<Params>) return true;
   const int* const now = p.views.cache.lengths;
   const int sequences = now != nullptr ? static_cast<int>(p.views.sequence_count()) : 0, lane = block.lane();
   int changed = lane < sequences ? arch::early_read(now + lane) ^ lengths[lane] : 0;  // bits
-  if (sequences > 32) [[unlikely]] {
+  if (Most > 32 && sequences > 32) {
     GIWA_NO_UNROLL
     for (int first = lane + 32; first < sequences; first += 32 * early_reads) {
       int read[early_reads];

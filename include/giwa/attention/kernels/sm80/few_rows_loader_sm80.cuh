@@ -76,7 +76,7 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
       if (is_final) break;
       arch::wait_for_previous_kernel();
       arch::launch_dependents();
-      if (!p.splits.early || has_same_lengths(block, p.splits.call, lengths())) break;
+      if (!p.splits.early || has_same_lengths<most>(block, p.splits.call, lengths())) break;
       sync();  // all producers have compared the lengths
       is_final = true;
     }
@@ -89,11 +89,12 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
   }
 
  private:
+  static constexpr int most = Types::early_sequences;
   // Whole rows, which TMA does not gather.
   static constexpr bool copies_lists = copies::selects && Types::values_are_keys && !copies::copies_bytes;
   /// The lengths from which a split was found early: where P will be, which is not written before all producers have compared them.
   GIWA_DEVICE int* lengths() const {
-    static_assert(sizeof s.p >= sizeof(int) * most_early_sequences);
+    static_assert(sizeof s.p >= sizeof(int) * most);
     return reinterpret_cast<int*>(&s.p);
   }
   /// Writes the first work tile of a split, or one without leaves if the split has none.
@@ -101,7 +102,7 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
     bool has_work;
     if (p.splits.early)
       has_work = walk.enter_early(
-          find_split_early(block, p.splits.call, p.splits.shape, split, leaf_keys, s.search, lengths()));
+          find_split_early<most>(block, p.splits.call, p.splits.shape, split, leaf_keys, s.search, lengths()));
     else
       walk.enter(p.splits.shape, s.search.found), has_work = walk.next();
     if (block.lane() == 0) s.queue.work[0] = has_work ? walk.work() : few_rows_work_tile{};

@@ -127,6 +127,7 @@ struct few_rows_types {
   using output = O;
   using score = Score;
   using call_params = cached_params<T, Element, O, Mask, Score>;
+  static constexpr int early_sequences = 32;                // whose splits are found early, at most
   static constexpr bool has_boxes = !call_params::selects;  // TMA does not gather rows
   static constexpr int rows = Policy::rows, fragment_rows = rows < 16 ? 16 : rows, stages = Policy::stages,
                        leaf_keys = leaf_keys_of(Policy::head_size, Policy::head_size_v, sizeof(Element));

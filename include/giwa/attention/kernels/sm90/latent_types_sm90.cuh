@@ -200,6 +200,7 @@ struct latent_types {
   using call_params = cached_params<T, Element, O, Mask, Score>;
   // What a selection leaves out of a tile is zeros there, and TMA does not gather rows.
   static constexpr bool has_format = !stdlib::same_as<T, Element>, scrubs = !call_params::selects;
+  static constexpr int early_sequences = most_early_sequences;
   static constexpr bool has_boxes = scrubs && !has_format;
   static constexpr bool converts = false, values_are_keys = true, copies_bytes = has_format;
   using operand = stdlib::conditional_t<has_format, fp16, T>;  // of P

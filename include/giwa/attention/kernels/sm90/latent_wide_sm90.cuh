@@ -28,7 +28,7 @@ struct latent_wide_op {
     const int warp = block.warp();
     if (warp == types::output_warps) loader::prepare(block, p, s);
     const bool early = p.splits.early;
-    static_assert(sizeof s.p >= sizeof(int) * most_early_sequences);
+    static_assert(sizeof s.p >= sizeof(int) * 32);
     auto* const lengths = reinterpret_cast<int*>(&s.p);  // P is not written before all warps have compared them
     if (early && warp == 0) {
       const split_position found =
