@@ -187,8 +187,8 @@ struct latent_wide_follower : latent_wide_output<Types, Mask, Score, Block, 1> {
   GIWA_DEVICE void multiply_parts(const leaf_tile& at) {
     constexpr int width = Types::part_columns;
     if constexpr (Part < End) {
-      multiply<descriptors::in_turn>(columns_of<(Part - Types::follower_part) * width, width>(o), weights, s.k.tile[at.stage()], true,
-                                     64 * Types::slab_of(Part));
+      multiply<descriptors::in_turn>(columns_of<(Part - Types::follower_part) * width, width>(o), weights,
+                                     s.k.tile[at.stage()], true, 64 * Types::slab_of(Part));
       arch::wgmma_commit();
       multiply_parts<Part + 1, End>(at);
     }
