@@ -278,6 +278,7 @@ set(GIWA_HEADERS
   D giwa/attention/kernels/sm90/many_rows_sm90.cuh
   D giwa/attention/kernels/sm90/latent_types_sm90.cuh
   D giwa/attention/kernels/sm90/latent_byte_scores_sm90.cuh
+  D giwa/attention/kernels/sm90/latent_fold_sm90.cuh
   D giwa/attention/kernels/sm90/latent_scores_sm90.cuh
   D giwa/attention/kernels/sm90/latent_output_sm90.cuh
   D giwa/attention/kernels/sm90/latent_sm90.cuh

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How a block_map is written from a source, by warps or by threads of the CPU: the bits of rows, the numbers of bits before each word
-// of a row and the bits of columns, and the numbers of bits of columns.
+// How a block_map is written from a source, by warps or by threads of the CPU: bits of rows and columns, and their numbers.
 #ifndef GIWA_ATTENTION_BLOCKS_ROWS_HPP
 #define GIWA_ATTENTION_BLOCKS_ROWS_HPP
 

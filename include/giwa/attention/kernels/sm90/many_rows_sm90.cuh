@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention of many packed rows to a cache: the Hopper kernel of attention_forward with keys in pages, rows of grouped heads, and
-// keys in splits.
+// Attention of many packed rows to a cache on Hopper.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_MANY_ROWS_SM90_CUH
 
