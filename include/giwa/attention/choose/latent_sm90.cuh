@@ -35,7 +35,7 @@ struct prepared_latent {
   optional_kernel<prepared_kernel<merge_op>> merge;
   optional_kernel<prepared_kernel<merge_few_op>> merge_few;
 
-  status make(typename Op::params& p, const split_work& work, [[maybe_unused]] int multiprocessors) {
+  status make(typename Op::params& p, const split_work& work, [[maybe_unused]] int64 multiprocessors) {
     using types = typename Op::types;
     static_assert(shared_bytes_of<Op> <= 227 * 1024);
     if (const status state = choose_copies<types>(p, true); !state.ok()) return state;

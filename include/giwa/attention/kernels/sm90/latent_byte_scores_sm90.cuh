@@ -174,12 +174,12 @@ struct latent_byte_scores {
       }
     }
   };
-  /// Masks the keys from `keys` of the tile on.
-  GIWA_DEVICE void mask_end(scores_tile& scores, int keys) const {
-    if (keys >= Types::leaf_keys) return;
+  /// Masks the keys from `end` of the tile on.
+  GIWA_DEVICE void mask_end(scores_tile& scores, int end) const {
+    if (end >= Types::leaf_keys) return;
     GIWA_UNROLL
     for (int i = 0; i < scores.registers; ++i)
-      if (first_key() + 8 * key_of(i) >= keys) scores.value[i] = -infinity_of<float>;
+      if (first_key() + 8 * key_of(i) >= end) scores.value[i] = -infinity_of<float>;
   }
   GIWA_DEVICE float scale_of(const keys& tile, int i, int group) const {
     return tile.scales(map::column(32 * warp + lane, i))[group];
