@@ -153,10 +153,11 @@ struct sm90_types {
   struct groups_of_lanes {
     uninitialized<tile_bits> of_lane[32];
   };
-  struct transposer_storage {
-    [[no_unique_address]] stdlib::conditional_t<k_major_v, nothing,
-                                                pipeline<loaded_v_tile, of_bytes::loaded_stages, copies>>
-        v;
+  struct loaded_values {
+    pipeline<loaded_v_tile, of_bytes::loaded_stages, copies> v;
+  };
+  // A base, because nvcc 12.4 fails at a first member without address.
+  struct transposer_storage : stdlib::conditional_t<k_major_v, nothing, loaded_values> {
     [[no_unique_address]] stdlib::conditional_t<of_bytes::sums_in_shared, fp32_sums, no_sums> sums;
     int has_nonfinite[stages][scrubbers];
     float scale_of_row[consumers][2][128];  // of q, of a thread's two rows
