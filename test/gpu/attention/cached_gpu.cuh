@@ -76,21 +76,12 @@ template <class T, class Element>
 using plain_type = std::conditional_t<std::is_same_v<T, Element> || sizeof(T) == 4 || giwa::detail::row_format<Element>,
                                       T, giwa::fp16>;
 
-/// What a GPU may differ by from these answers: its products with rows of 656 bytes are sums of numbers of e4m3, which tensor cores add with
-/// 13 bits after the largest exponent, where the answers count 24.
-template <class Element>
-attention_answers on_tensor_cores(attention_answers answers) {
-  if constexpr (giwa::detail::latent_format<Element>)
-    for (row_scale& s : answers.scales) s.moved *= 0x1p11f, s.moved_row *= 0x1p11f, s.moved_lse *= 0x1p11f;
-  return answers;
-}
-
 /// Empty, or what is wrong with the result of a case, with workspaces of several sizes, all of which give the same bits.
 template <int HeadSize, int HeadSizeV, class Which = giwa::any_queries, class T, class Element, class O, class Mask,
           class Score>
 std::string cached_fault_on_gpu(cached_case<T, Element, O>& c, const Mask& mask, const Score& score) {
   using plain = plain_type<T, Element>;
-  const attention_answers answers = on_tensor_cores<Element>(answers_of<plain>(c, mask, score));
+  const attention_answers answers = answers_of<plain>(c, mask, score);
   cached_on_gpu<T, Element, O> gpu(c);
   const giwa::stream s = new_stream();
   std::vector<O> o;

@@ -33,8 +33,7 @@ template <class T, int HeadSize, int HeadSizeV, class Element = T, class O = T>
 std::string fault_of(const selection_options& options) {
   using plain = plain_type<T, Element>;
   selection_case<T, Element, O> c(options, HeadSize, HeadSizeV);
-  const attention_answers answers =
-      on_tensor_cores<Element>(answers_of<plain>(c.keys, giwa::full{}, giwa::plain_score{}));
+  const attention_answers answers = answers_of<plain>(c.keys, giwa::full{}, giwa::plain_score{});
   selection_on_gpu<T, Element, O> gpu(c);
   const giwa::stream s = new_stream();
   std::vector<O> o;

@@ -54,18 +54,17 @@ struct row_bytes_tile {
     return reinterpret_cast<const float*>(&codes(key, 0) + rows_656::scales_at);
   }
 };
-/// Queries for them: the numbers of each scale, divided by a power of two, are sums of numbers of e4m3, which have 4 bits each; the rest
-/// is in bf16, and what bf16 leaves of fp16.
+/// Queries for them: in fp16 for the numbers of each scale, in the order of multiply_keys(), divided by a power of two; in bf16 for the
+/// rest, and what bf16 leaves of fp16.
 template <class T, int Rows>
 struct row_bytes_queries {
-  template <class Value, int Columns, int Terms = 1>
-  using part = shared_tile<Value, tile_shape<Terms * Rows, Columns>, swizzled<swizzle::bytes_128>>;
+  template <class Value, int Columns>
+  using part = shared_tile<Value, tile_shape<Rows, Columns>, swizzled<swizzle::bytes_128>>;
   static constexpr int groups = rows_656::codes / rows_656::group,
-                       rests = precision_of<T>::significand_bits > 8 ? 2 : 1,
-                       terms = ceil_div(precision_of<T>::significand_bits, 4);
-  part<e4m3, rows_656::codes, terms> codes;  // term t in units of 16^-t, in the rows from t Rows on
+                       rests = precision_of<T>::significand_bits > 8 ? 2 : 1;
+  part<fp16, rows_656::group> codes[groups];
   part<bf16, rows_656::rest> rest[rests];
-  alignas(8) float factor[groups][Rows];
+  float factor[Rows];
 };
 /// P times the scales of its keys, in units of a power of two, for each scale of a row; and these powers.
 template <int Rows, int Keys, int Warps>
