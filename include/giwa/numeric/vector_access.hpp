@@ -63,7 +63,19 @@ GIWA_HOST_DEVICE void store_vector(void* to, const Value& value) {
 #endif
 }
 
-/// The same, marked as not read again soon (st.global.cs). The compiler does not split it, as it may an assignment.
+/// The same to global memory, by one instruction (st.global.wb): the compiler may split an assignment.
+template <class Value>
+GIWA_HOST_DEVICE void store_vector_whole(void* to, const Value& value) {
+#if defined(__CUDA_ARCH__)
+  vector_word_of<Value> word;
+  __builtin_memcpy(&word, static_cast<const void*>(&value), sizeof word);
+  __stwb(static_cast<vector_word_of<Value>*>(to), word);
+#else
+  store_vector(to, value);
+#endif
+}
+
+/// The same, marked as not read again soon (st.global.cs).
 template <class Value>
 GIWA_HOST_DEVICE void store_vector_streaming(void* to, const Value& value) {
 #if defined(__CUDA_ARCH__)

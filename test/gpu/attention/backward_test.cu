@@ -245,62 +245,100 @@ void test_long_sequences(const Mask& mask, int64 queries, int64 heads) {
   }
 }
 
+/// Of the rows [first, end) of `of`.
+template <class B, class IsWrong>
+int64 count_of_rows(B& of, int64 first, int64 end, const IsWrong& is_wrong) {
+  int64 wrong = 0;
+  const auto v = of.view();
+  for (int64 row = first; row < end; ++row)
+    for (int64 head = 0; head < v.extent(2); ++head)
+      for (int64 i = 0; i < v.extent(3); ++i) wrong += is_wrong(v, giwa::index<4>{0, row, head, i}) ? 1 : 0;
+  return wrong;
+}
+template <class B>
+int64 different_in_rows(B& of, B& clean, int64 first, int64 end) {
+  const auto b = clean.view();
+  return count_of_rows(of, first, end, [&](const auto& a, const giwa::index<4>& at) {
+    const auto &x = a(at[0], at[1], at[2], at[3]), &y = b(at[0], at[1], at[2], at[3]);
+    return std::memcmp(&x, &y, sizeof x) != 0;
+  });
+}
+template <class B>
+int64 numbers_in_rows(B& of, int64 first, int64 end) {
+  return count_of_rows(of, first, end, [](const auto& v, const giwa::index<4>& at) {
+    return !std::isnan(giwa::convert<float>{}(v(at[0], at[1], at[2], at[3])));
+  });
+}
+template <class B>
+void set_rows(B& of, int64 first, int64 end, int64 column, int64 step, float value) {
+  const auto v = of.view();
+  for (int64 row = first; row < end; ++row)
+    for (int64 head = 0; head < v.extent(2); ++head)
+      for (int64 i = column; i < v.extent(3); i += step)
+        v(0, row, head, i) = giwa::convert<stdlib::remove_reference_t<decltype(v(0, row, head, i))>>{}(value);
+}
+/// Of both causal tests.
+template <int HeadSize, class T>
+void compute_causal(backward_case<T>& c) {
+  run_forward(c, causal{}, giwa::plain_score{});
+  REQUIRE((run<HeadSize, HeadSize>(c, causal{}, giwa::plain_score{})) == "");
+}
+inline case_options causal_case(int64 queries, int64 keys, int64 heads, int64 kv_heads, int head_size) {
+  case_options o;
+  o.heads = heads, o.kv_heads = kv_heads, o.head_size = o.head_size_v = head_size, o.seq_q = queries, o.seq_k = keys;
+  o.align = giwa::alignment::top_left;
+  return o;
+}
+
 /// NaN in a query, in a row of dout, or in a key and its value reaches the rows that see it under a causal mask, and no others.
 template <class T, int HeadSize>
 void test_nan_under_causal_mask(int64 queries, int64 keys, int64 heads, int64 kv_heads) {
   constexpr int64 query = 100, row_of_dout = 50, key = 170;
-  case_options o;
-  o.heads = heads, o.kv_heads = kv_heads, o.head_size = o.head_size_v = HeadSize, o.seq_q = queries, o.seq_k = keys;
-  o.align = giwa::alignment::top_left;
-  const auto set_nan = [](auto& of, int64 row) {
-    const auto v = of.view();
-    for (int64 head = 0; head < v.extent(2); ++head)
-      for (int64 i = 1; i < v.extent(3); i += 3) v(0, row, head, i) = giwa::convert<T>{}(NAN);
-  };
-  const auto compute = [&](backward_case<T>& c) {
-    run_forward(c, causal{}, giwa::plain_score{});
-    REQUIRE((run<HeadSize, HeadSize>(c, causal{}, giwa::plain_score{})) == "");
-  };
-  // Of the rows [first, end).
-  const auto count = [](auto& of, int64 first, int64 end, const auto& is_wrong) {
-    int64 wrong = 0;
-    const auto v = of.view();
-    for (int64 row = first; row < end; ++row)
-      for (int64 head = 0; head < v.extent(2); ++head)
-        for (int64 i = 0; i < v.extent(3); ++i) wrong += is_wrong(giwa::index<4>{0, row, head, i}) ? 1 : 0;
-    return wrong;
-  };
-  const auto different = [&](auto& of, auto& clean, int64 first, int64 end) {
-    const auto a = of.view(), b = clean.view();
-    return count(of, first, end, [&](const giwa::index<4>& at) {
-      return std::memcmp(&a(at[0], at[1], at[2], at[3]), &b(at[0], at[1], at[2], at[3]), sizeof(T)) != 0;
-    });
-  };
-  const auto finite = [&](auto& of, int64 first, int64 end) {
-    const auto v = of.view();
-    return count(of, first, end, [&](const giwa::index<4>& at) {
-      return !std::isnan(giwa::convert<float>{}(v(at[0], at[1], at[2], at[3])));
-    });
-  };
+  const case_options o = causal_case(queries, keys, heads, kv_heads, HeadSize);
+  const auto set_nan = [](auto& of, int64 row) { set_rows(of, row, row + 1, 1, 3, NAN); };
   backward_case<T> clean(o), of_queries(o), of_keys(o);
-  compute(clean);
+  compute_causal<HeadSize>(clean);
 
   set_nan(of_queries.of.q, query), set_nan(of_queries.dout, row_of_dout);
-  compute(of_queries);
-  CHECK(different(of_queries.dq, clean.dq, 0, row_of_dout) == 0);
-  CHECK(finite(of_queries.dq, row_of_dout, row_of_dout + 1) == 0);
-  CHECK(different(of_queries.dq, clean.dq, row_of_dout + 1, query) == 0);
-  CHECK(finite(of_queries.dq, query, query + 1) == 0);
-  CHECK(different(of_queries.dq, clean.dq, query + 1, queries) == 0);
-  CHECK(finite(of_queries.dk, 0, query + 1) + finite(of_queries.dv, 0, query + 1) == 0);
-  CHECK(different(of_queries.dk, clean.dk, query + 1, keys) == 0);
-  CHECK(different(of_queries.dv, clean.dv, query + 1, keys) == 0);
+  compute_causal<HeadSize>(of_queries);
+  CHECK(different_in_rows(of_queries.dq, clean.dq, 0, row_of_dout) == 0);
+  CHECK(numbers_in_rows(of_queries.dq, row_of_dout, row_of_dout + 1) == 0);
+  CHECK(different_in_rows(of_queries.dq, clean.dq, row_of_dout + 1, query) == 0);
+  CHECK(numbers_in_rows(of_queries.dq, query, query + 1) == 0);
+  CHECK(different_in_rows(of_queries.dq, clean.dq, query + 1, queries) == 0);
+  CHECK(numbers_in_rows(of_queries.dk, 0, query + 1) + numbers_in_rows(of_queries.dv, 0, query + 1) == 0);
+  CHECK(different_in_rows(of_queries.dk, clean.dk, query + 1, keys) == 0);
+  CHECK(different_in_rows(of_queries.dv, clean.dv, query + 1, keys) == 0);
 
   set_nan(of_keys.of.k, key), set_nan(of_keys.of.v, key);
-  compute(of_keys);
-  CHECK(different(of_keys.dq, clean.dq, 0, key) == 0);
-  CHECK(finite(of_keys.dq, key, queries) == 0);
-  CHECK(finite(of_keys.dk, 0, keys) + finite(of_keys.dv, 0, keys) == 0);  // the last queries see all keys
+  compute_causal<HeadSize>(of_keys);
+  CHECK(different_in_rows(of_keys.dq, clean.dq, 0, key) == 0);
+  CHECK(numbers_in_rows(of_keys.dq, key, queries) == 0);
+  CHECK(numbers_in_rows(of_keys.dk, 0, keys) + numbers_in_rows(of_keys.dv, 0, keys) == 0);  // the last queries see all keys
+}
+
+/// One component of a key is bad: it reaches the queries that see the key, and no others, also if this component of the queries
+/// or all of them are 0, or if the queries that are multiplied first are NaN.
+template <class T, int HeadSize>
+void test_bad_component(int64 length, int64 heads, int64 kv_heads, bool split_heads = false) {
+  constexpr int64 key = 170, many = 140;
+  for (const int column : {0, HeadSize - 1})
+    for (const float bad : {NAN, HUGE_VALF, -HUGE_VALF})
+      for (const int queries : {0, 1, 2, 3}) {
+        const case_options o = causal_case(length, length, heads, kv_heads, HeadSize);
+        backward_case<T> clean(o), c(o);
+        for (backward_case<T>* of : {&clean, &c}) {
+          of->split_heads = split_heads;
+          if (queries == 1) set_rows(of->of.q, 0, length, column, HeadSize, 0.0f);
+          if (queries == 2) set_rows(of->of.q, 0, length, 0, 1, 0.0f);
+        }
+        if (queries == 3) set_rows(c.of.q, length - many, length, 0, 5, NAN);
+        set_rows(c.of.k, key, key + 1, column, HeadSize, bad);
+        compute_causal<HeadSize>(clean), compute_causal<HeadSize>(c);
+        CAPTURE(column, bad, queries);
+        CHECK(different_in_rows(c.dq, clean.dq, 0, key) == 0);
+        CHECK(numbers_in_rows(c.dq, key, length) == 0);
+      }
 }
 
 }  // namespace
@@ -364,6 +402,7 @@ TEST_CASE("numbers that a pair does not see do not reach it") {
   test_hostile_numbers<float>();
 #if !defined(GIWA_TEST_FEW_SIZES)
   test_hostile_numbers<bf16>();
+  test_hostile_numbers<fp16, 128>();
   test_hostile_numbers<fp16, 256>();
 #endif
 }
@@ -642,7 +681,13 @@ TEST_CASE("the gradients of a sequence have the same bits alone and in a batch")
 #if !defined(GIWA_TEST_FEW_SIZES)
 TEST_CASE("NaN reaches the rows that see it in the kernel of all gradients") {
   using giwa::detail::long_sequences;
+  test_nan_under_causal_mask<fp16, 64>(300, 300, 2, 2);
   test_nan_under_causal_mask<fp16, 128>(300, 300, 2, 2);
   test_nan_under_causal_mask<fp16, 128>(long_sequences::causal + 17, long_sequences::keys, 1, 1);
+}
+TEST_CASE("a bad component of a key reaches the queries that see it") {
+  test_bad_component<fp16, 64>(300, 2, 2);
+  test_bad_component<bf16, 96>(300, 2, 2);
+  test_bad_component<fp16, 128>(300, 4, 2, true);
 }
 #endif

@@ -66,7 +66,7 @@ GIWA_DEVICE void store_gradient_by_slabs(const Block& block, int thread, registe
     GIWA_UNROLL
     for (uint32 i = 0; i < 4; ++i) {  // rows lane / 8 + 4 i
       const auto eight = run::read(slab.data() + (to_read ^ (i % 2 * 4 * (128 + 16)) ^ (i / 2 * 16)) / sizeof(G));
-      if (row + static_cast<int>(4 * i) < rows) eight.write(at + i * four_rows + done);
+      if (row + static_cast<int>(4 * i) < rows) store_vector_whole(at + i * four_rows + done, eight);
     }
   }
   block.sync_warp();

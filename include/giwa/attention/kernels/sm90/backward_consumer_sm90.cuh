@@ -22,8 +22,6 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
   using base::block, base::p, base::s, base::index, base::x, base::y, base::dq, base::bad_keys, base::sum_x,
       base::sum_y;
   using base::sums_x, base::sums_y;
-  static constexpr bool rereads_rank =
-      Types::is_long || (Types::adds_dq && mask_traits<typename Types::mask>::has_blocks);
   using typename base::action, typename base::params, typename base::shared_storage, typename base::work_item;
 
  public:
@@ -55,8 +53,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     release_turn();
     dq.begin_tile(block, s, index, y.turn);
     bad_keys.find(block, dq.is_first(), s.a[index]);
-    typename sm90_backward_steps<Types>::scores_tile no_scores;
-    bad_keys.replace(block, dq.is_first(), s.a[index], no_scores);
+    bad_keys.clear(dq.is_first(), s.a[index]);
     constexpr uint32 zero[sm90_backward_steps<Types>::words] = {};
     dq.write_gradients(s, index, thread_here(), y.turn, zero);
     acquire_turn();
@@ -87,10 +84,8 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     }
     arch::wgmma_commit();
     release_turn();
-    if constexpr (Types::adds_dq) {
-      dq.begin_tile(block, s, index, y.turn);
-      bad_keys.find(block, dq.is_first(), s.a[index]);
-    }
+    if constexpr (Types::adds_dq) dq.begin_tile(block, s, index, y.turn);
+    if constexpr (Types::is_long) bad_keys.find(block, dq.is_first(), s.a[index]);
     steps_type steps{p.call.call,     s.notes[x.stage()], s.terms[x.stage()], this->own,
                      this->first_row, thread_here(),      this->random_key};
     const auto more = this->giving_of(steps);
@@ -129,7 +124,7 @@ class sm90_backward_consumer : sm90_item_consumer<Types, Block> {
     }
   }
   /// The thread's rank, read again where its register would be spilled. Kernels of one gradient or two were 0.99 times as fast so.
-  GIWA_DEVICE int thread_here() const { return rereads_rank ? rank_in_warpgroup() : this->thread; }
+  GIWA_DEVICE int thread_here() const { return Types::adds_dq ? rank_in_warpgroup() : this->thread; }
   /// end_tile() with dq of the tile before in front of dk, under which its part is written.
   template <class StartDk>
   GIWA_DEVICE action end_long_tile(const StartDk& start_dk) {

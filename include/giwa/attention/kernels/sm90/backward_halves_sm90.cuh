@@ -95,7 +95,6 @@ class sm90_halved_consumer : sm90_item_consumer<Types, Block> {
     };
 
     dq.begin_tile(block, s, index, y.turn);
-    bad_keys.find(block, dq.is_first(), s.a[index]);
     steps_type first = steps_of(0);
     const auto more_of_first = this->giving_of(first);
     first.read_early();

@@ -45,6 +45,7 @@ class sm90_item_consumer {
 
   GIWA_DEVICE void begin_item(const work_item& work) {
     first_row = work.first + 64 * index;
+    if constexpr (Types::adds_dq) bad_keys.forget();
     if constexpr (Types::gives_once) giving.now = work.careful == 0;
     const auto row_of = [&](int slot) { return map_of_scores::row(thread, slot); };
     if constexpr (!rows_are_keys && !Types::stages_output)
@@ -202,8 +203,7 @@ class sm90_item_consumer {
     if constexpr (Types::adds_dq) {
       arch::wgmma_wait<0>();
       arch::fence_operand(dq_of_tile.value);
-      const int rank = Types::by_halves || Types::skips_unseen ? rank_in_warpgroup() : thread;
-      dq.write(block, s, index, rank, y.turn - 1, dq_of_tile);
+      dq.write(block, s, index, rank_in_warpgroup(), y.turn - 1, dq_of_tile);
     }
     return next;
   }
