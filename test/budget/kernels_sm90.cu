@@ -22,13 +22,23 @@ struct backward {
     const auto& call = *static_cast<const detail::backward_params<Input, Input, Input, Mask, Score>*>(p);
     return (launch_op<detail::sm90_backward_op<T, Input, HeadSize, HeadSize, Of, Mask, Score>>(s, call) && ...);
   }
+  /// dq from its sums.
+  template <bool IsLong>
+  static bool launch_dq(cudaStream_t s, const void* p) {
+    using params = detail::backward_params<giwa::fp16, giwa::fp16, giwa::fp16, Mask, Score>;
+    using op = detail::dq_of_sums_op<params, HeadSize, HeadSize, IsLong>;
+    detail::optional_kernel<detail::prepared_kernel<op>> kernel;
+    return kernel.make(giwa::launch_config{}, typename op::params{*static_cast<const params*>(p), {}, {}, 0}).ok() &&
+           kernel.launch(s).ok();
+  }
   static bool launch(cudaStream_t s, const void* p) {
     using enum detail::gradient;
     using giwa::fp16;
     if constexpr (detail::long_sequences::has_kernel(HeadSize, HeadSize) && detail::is_plain_score<Score>)
-      return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all, of_all_long>(s, p);
+      return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all, of_all_long>(s, p) && launch_dq<false>(s, p) &&
+             launch_dq<true>(s, p);
     else if constexpr (detail::has_kernel_of_all(HeadSize, HeadSize))
-      return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all>(s, p);
+      return launch_ops<fp16, fp16, of_q, of_k_and_v, of_all>(s, p) && launch_dq<false>(s, p);
     else
       return launch_ops<fp16, fp16, of_q, of_k_and_v>(s, p);
   }

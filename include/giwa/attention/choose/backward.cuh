@@ -107,7 +107,8 @@ struct backward_way<backward_params<T, O, G, Mask, Score>, HeadSize, HeadSizeV> 
     const launch_config config{.grid = blocks < launch_limits::grid_x ? blocks : launch_limits::grid_x,
                                .block = Op::max_threads,
                                .dependent = gpu.wgmma};
-    return dq.make(config, typename Op::params{p, tiles, keys_of_tile});
+    return dq.make(config,
+                   typename Op::params{p, fast_divisor(tiles), fast_divisor(p.views.in.q.extent(2)), keys_of_tile});
   }
   /// A gradient, if the call wants it. `launched`: how many Hopper kernels of the call there are before; each has a counter.
   ///@{

@@ -4,11 +4,13 @@
 #define GIWA_ATTENTION_KERNELS_SIMT_STORE_GRADIENT_CUH
 
 #include <giwa/arch/acquire_release.cuh>
+#include <giwa/arch/copy_async.cuh>
 #include <giwa/arch/dependent_launch.cuh>
 #include <giwa/arch/registers.cuh>
 #include <giwa/attention/problem/backward_params.hpp>
 #include <giwa/attention/work/visible_tiles.hpp>
 #include <giwa/grid/op.hpp>
+#include <giwa/numeric/fast_division.hpp>
 #include <giwa/tile/element_run.hpp>
 #include <giwa/tile/register_copy.cuh>
 
@@ -76,58 +78,68 @@ GIWA_DEVICE void store_gradient_by_slabs(const Block& block, int thread, registe
 template <class Params, int HeadSize, int HeadSizeV, bool IsLong = false>
 struct dq_of_sums_op {
   using gradient_element = typename decltype(Params::views.dq)::element_type;
-  // 68 registers instead of 112. With eight blocks, 54 registers, calls of 512 and 1024 tokens of 64 were 0.6 to 0.9 % faster than with
-  // four (H200, 2026-11-29), but code for 8.0 spills then, and so does fp32.
-  static constexpr int max_threads = 128, min_blocks = sizeof(gradient_element) == 2 ? 7 : 4;
+  static constexpr int max_threads = 128;
+  // 12.0 has shared memory for six blocks; with the registers of eight it spills 72 bytes at head size 64.
+  static constexpr int min_blocks = sizeof(gradient_element) == 4 ? 4 : GIWA_ARCH_CAPABILITY >= 120 ? 6 : 8;
   static constexpr int rows_of_tile = IsLong ? dq_parts::long_rows : dq_parts::rows_of_tile(HeadSize, HeadSizeV);
   static constexpr bool by_queries = rows_of_tile == 128;
   static constexpr int parts = dq_parts::of_tile(HeadSize);
   struct params {
     Params call;
-    int64 tiles;  // of a sequence
+    fast_divisor tiles, heads;  // of a sequence
     // Of the kernel that adds, each of whose blocks is resident then: a block waits for its part alone (backward_schedules::ends_are_known),
     // so that the multiprocessors that the last items leave idle write dq. 0: for that kernel's end.
     int keys_of_tile;
   };
-  using shared_storage = no_shared_storage;
+  // Sums come by way of shared memory, which copies do without a place in the L1 cache: the kernel that adds leaves 28 KB of that, and
+  // loads to registers in flight need room there. A call of 512 tokens of head size 64 takes 1 % less (H200, 2026-11-30).
+  struct staged_part {
+    alignas(16) float sums[dq_parts::floats];
+  };
+  using shared_storage = stdlib::conditional_t<IsLong, no_shared_storage, staged_part>;
 
   template <class Block>
-  GIWA_DEVICE void operator()(Block block, const params& p, shared_storage&) const {
+  GIWA_DEVICE void operator()(Block block, const params& p, shared_storage& s) const {
     arch::launch_dependents();
     if (p.keys_of_tile == 0) arch::wait_for_previous_kernel();
-    const int64 heads = p.call.views.in.q.extent(2);
     const tile_list& listed = p.call.workspace.queries;
     const bool is_listed = p.call.call.ragged;
-    const int64 all = parts * heads * (is_listed ? *listed.count : p.call.views.in.sequence_count() * p.tiles);
+    const int64 all =
+        parts * p.heads.divisor() * (is_listed ? *listed.count : p.call.views.in.sequence_count() * p.tiles.divisor());
     for (int64 i = block.block_rank(); i < all; i += block.block_count()) {
-      const int index = static_cast<int>(i % parts);
-      const int64 row = i / parts / p.tiles;
-      int sequence = static_cast<int>(row / heads), head = static_cast<int>(row % heads),
-          at = static_cast<int>(i / parts % p.tiles);
+      const int64 of_head = i / parts, row = of_head / (is_listed ? p.heads : p.tiles);
+      const int index = static_cast<int>(i - of_head * parts);
+      int sequence = static_cast<int>(row / p.heads), head = static_cast<int>(row - sequence * p.heads.divisor()),
+          at = static_cast<int>(of_head - row * p.tiles.divisor());
       if (is_listed) {  // the heads of a tile follow each other, as they end
-        const listed_tile tile = listed.tiles[i / parts / heads];
-        sequence = tile.sequence, head = static_cast<int>(i / parts % heads), at = tile.tile;
+        const listed_tile tile = listed.tiles[row];
+        sequence = tile.sequence, head = static_cast<int>(of_head - row * p.heads.divisor()), at = tile.tile;
       }
-      if (p.keys_of_tile != 0) {
-        const auto h = p.call.call.place_of(sequence, head);
-        await_sums(block, p, h, at, p.call.dq_part_of(h, at, rows_of_tile) + index);
-      }
-      write(block, p, arch::recomputed_here(sequence), arch::recomputed_here(head), arch::recomputed_here(at), index);
+      const bool is_sum = await_sums(block, p, sequence, head, at, index);
+      write(block, p, arch::recomputed_here(sequence), arch::recomputed_here(head), arch::recomputed_here(at), index,
+            is_sum, s);
     }
     // A kernel is complete when those before it are.
     if (p.keys_of_tile != 0 && block.block_rank() + 1 == block.block_count()) arch::wait_for_previous_kernel();
   }
 
  private:
-  /// Waits until the last of the tiles of keys that part `part` of tile n gets sums of has added to it.
+  /// Waits until the last of the tiles of keys that part `index` of tile n gets sums of has added to it. Returns whether there are sums.
   template <class Block>
-  GIWA_DEVICE static void await_sums(const Block& block, const params& p, const head_place& h, int n, int part) {
+  GIWA_DEVICE static bool await_sums(const Block& block, const params& p, int sequence, int head, int n, int index) {
+    const auto h = p.call.call.place_of(sequence, head);
+    const int first = p.call.dq_part_of(h, n, rows_of_tile);
+    // The mma.sync kernel has a word for all parts of a tile.
+    if (p.keys_of_tile == 0) return p.call.workspace.added[first] != 0;
     using mask = stdlib::remove_cvref_t<decltype(p.call.call.mask)>;
     const key_tiles<mask> keys(p.call.call.mask, h, n * rows_of_tile, rows_of_tile, p.keys_of_tile);
-    if (const int last = keys.previous(keys.count()); last >= 0 && block.rank() == 0)
-      while (arch::load_acquire(p.call.workspace.added + part) != last + 1) {
+    const int last = keys.previous(keys.count());
+    // One thread asks: a multiprocessor may wait for long, and writers need these words.
+    if (last >= 0 && block.rank() == 0)
+      while (arch::load_acquire(p.call.workspace.added + first + index) != last + 1) {
       }
     block.sync();
+    return last >= 0;
   }
   /// Eight columns of a query for each thread, of a part that has columns by queries; `from` is null where the sums are 0.
   template <class Block, class G>
@@ -158,31 +170,41 @@ struct dq_of_sums_op {
     }
   }
   template <class Block>
-  GIWA_DEVICE static void write(const Block& block, const params& all, int sequence, int head, int n, int index) {
+  GIWA_DEVICE static void write(const Block& block, const params& all, int sequence, int head, int n, int index,
+                                bool is_sum, [[maybe_unused]] shared_storage& s) {
     const Params& p = all.call;
     const auto h = p.call.at(sequence, head);
     const int first = p.dq_part_of(h, n, rows_of_tile), part = first + index;
-    // The mma.sync kernel has a word for all parts of a tile.
-    const bool is_sum = p.workspace.added[all.keys_of_tile != 0 ? part : first] != 0;
-    if constexpr (IsLong)
-      return write_long(block, p, p.query_rows(p.views.dq, h), n * rows_of_tile, 64 * index,
-                        is_sum ? p.workspace.dq + static_cast<int64>(part) * dq_parts::long_floats : nullptr);
-    register_tile<float, warpgroup_map<64>> sums;
-    sums.fill(0);
-    const float* const from = p.workspace.dq + static_cast<int64>(part) * dq_parts::floats;
-    const int columns = dq_parts::columns_of(HeadSize, HeadSizeV, index);
-    if (is_sum) {
-      GIWA_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        if (8 * i >= columns) break;
-        const float4 four = *reinterpret_cast<const float4*>(from + dq_parts::offset(block.rank(), i));
-        sums.value[4 * i] = four.x, sums.value[4 * i + 1] = four.y;
-        sums.value[4 * i + 2] = four.z, sums.value[4 * i + 3] = four.w;
+    if constexpr (IsLong) {
+      write_long(block, p, p.query_rows(p.views.dq, h), n * rows_of_tile, 64 * index,
+                 is_sum ? p.workspace.dq + static_cast<int64>(part) * dq_parts::long_floats : nullptr);
+    } else {
+      register_tile<float, warpgroup_map<64>> sums;
+      sums.fill(0);
+      const int columns = dq_parts::columns_of(HeadSize, HeadSizeV, index);
+      if (is_sum) {
+        const float* const from = p.workspace.dq + static_cast<int64>(part) * dq_parts::floats;
+        // A thread reads the sums that it has copied, before it starts the copies of the next part: no thread waits for others.
+        GIWA_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          if (8 * i >= columns) break;
+          const int at = dq_parts::offset(block.rank(), i);
+          arch::copy_async<16>(arch::shared_address(s.sums + at), from + at);
+        }
+        arch::copy_async_commit();
+        arch::copy_async_wait<0>();
+        GIWA_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          if (8 * i >= columns) break;
+          const float4 four = *reinterpret_cast<const float4*>(s.sums + dq_parts::offset(block.rank(), i));
+          sums.value[4 * i] = four.x, sums.value[4 * i + 1] = four.y;
+          sums.value[4 * i + 2] = four.z, sums.value[4 * i + 3] = four.w;
+        }
       }
+      store_gradient(block, block.rank(), sums, p.query_rows(p.views.dq, h),
+                     n * rows_of_tile + (by_queries ? 64 * index : 0), p.call.scale, p.accumulate,
+                     by_queries ? 0 : 64 * index);
     }
-    store_gradient(block, block.rank(), sums, p.query_rows(p.views.dq, h),
-                   n * rows_of_tile + (by_queries ? 64 * index : 0), p.call.scale, p.accumulate,
-                   by_queries ? 0 : 64 * index);
   }
 };
 
