@@ -14,6 +14,7 @@ struct uninitialized {
   alignas(Value) unsigned char bytes[sizeof(Value)];
   GIWA_HOST_DEVICE void put(const Value& v) { __builtin_memcpy(bytes, &v, sizeof v); }
   GIWA_HOST_DEVICE const Value& get() const { return *reinterpret_cast<const Value*>(bytes); }
+  GIWA_HOST_DEVICE Value& get() { return *reinterpret_cast<Value*>(bytes); }
 };
 
 }  // namespace giwa::inline GIWA_ABI::detail

@@ -170,7 +170,8 @@ struct sm90_backward_types {
   /// these bits in `careful`. Then moving rows with NaN are cleared in tiles that not every row sees, and P is NaN for
   /// the pairs that do. Other rows get the same bits.
   struct work_item {
-    uninitialized<head_type> head;  // for keys, of one of the sequences and heads that read them
+    // For keys, of one of the sequences and heads that read them; where dq is added the loader changes the head (changes_head).
+    uninitialized<head_type> head;
     int batch, head_index, first, rows;
     int share, sharers;  // which one of how many that share these rows: the heads of q, or, if divided, all queries
     int first_head, end_head;                                                           // for keys, the heads of q
