@@ -139,21 +139,25 @@ struct cached_latent_wide : candidate {
     const int64 tiles = work.kv_heads / problem.kv_heads;
     const int walk_rows = packed ? types::rows : 2147483647;
     const split_shape shape = shape_of_call(call, work, latent_splits(work, gpu.multiprocessors), leaf_keys, walk_rows);
-    typename op::params p{.splits = {{{call, few_queries},
-                                      shape,
-                                      reinterpret_cast<float*>(call.workspace),
-                                      fast_divisor(call.heads_per_kv),
-                                      leaf_keys,
-                                      walk_rows,
-                                      types::columns,
-                                      may_find_early(call, shape, leaf_keys, walk_rows)},
-                                     types::rows,
-                                     packed ? 0 : static_cast<int>(tiles)},
-                          .copies = key_copies::elements,
-                          .box_rows = types::leaf_keys,
-                          .issuers_log2 = 0,
-                          .q_aligned = rows_begin_at_16_bytes(call.views.q),
-                          .k = {}};
+    typename op::params p{
+        .splits = {{{call, few_queries},
+                    shape,
+                    reinterpret_cast<float*>(call.workspace),
+                    fast_divisor(call.heads_per_kv),
+                    leaf_keys,
+                    walk_rows,
+                    types::columns,
+                    may_find_early(call, shape, leaf_keys, walk_rows)},
+                   types::rows,
+                   packed ? 0 : static_cast<int>(tiles)},
+        .copies = key_copies::elements,
+        .box_rows = types::leaf_keys,
+        .issuers_log2 = 0,
+        .q_aligned = rows_begin_at_16_bytes(call.views.q),
+        // In three slots of the work tile that a split begins, of which it hands on only the one before these (ordered_partials).
+        .sums_in_workspace = shape.slots > 0 && 3 * partial_slot::floats(shape.rows, types::columns) >=
+                                                    int64{types::rows} * types::columns,
+        .k = {}};
     auto* const made = ::new (to) prepared;
     if (const status state = made->many.make(p, work, gpu.multiprocessors); !state.ok() || few_queries == 0)
       return state;

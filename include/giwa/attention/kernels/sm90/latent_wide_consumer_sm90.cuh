@@ -149,6 +149,9 @@ struct latent_wide_follower : latent_wide_output<Types, Mask, Score, Block, 1> {
 
   uint32 weights[Types::leaf_keys / 4];
   uint32 turn = 0;
+  // Whether the last parts of a tile are added when S of the next tile is complete. Where only one tile of rows reads the keys, the memory
+  // is the limit and not the tensor cores, and these parts are better released at once: the next keys come into them.
+  const bool adds_late = p.splits.row_tiles != 1;
 
   GIWA_DEVICE latent_wide_follower(const Block& b, const params& parameters, shared_storage& storage)
       : base(b, parameters, storage) {}
@@ -161,8 +164,9 @@ struct latent_wide_follower : latent_wide_output<Types, Mask, Score, Block, 1> {
       const bool is_strange = take_weights(), more = tiles.exists();
       const auto meet = [&] { arch::barrier_sync(Types::barrier_of(barrier::met, warp), 64); };
       add_parts<Types::follower_part, Types::parts - Types::late_parts>(at);
-      if (more && !is_strange) meet();
+      if (more && !is_strange && adds_late) meet();
       if constexpr (Types::late_parts > 0) add_parts<Types::parts - Types::late_parts, Types::parts>(at);
+      if (more && !is_strange && !adds_late) meet();
       if (!is_strange) continue;
       this->add_nonfinite(work, rows, at.tile);
       if (more) meet();

@@ -91,10 +91,11 @@ struct latent_wide_types {
   struct params {
     row_tile_params<call_params> splits;
     key_copies copies;
-    int box_rows;      // of a copy of TMA
-    int issuers_log2;  // of the warps that start boxes
-    bool q_aligned;    // rows of q are aligned to 16 bytes
-    tensor_map k;      // (element of the cache, head, row, head size)
+    int box_rows;            // of a copy of TMA
+    int issuers_log2;        // of the warps that start boxes
+    bool q_aligned;          // rows of q are aligned to 16 bytes
+    bool sums_in_workspace;  // O of earlier leaves
+    tensor_map k;            // (element of the cache, head, row, head size)
   };
 };
 
