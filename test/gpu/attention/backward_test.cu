@@ -272,10 +272,10 @@ int64 numbers_in_rows(B& of, int64 first, int64 end) {
 template <class B>
 void set_rows(B& of, int64 first, int64 end, int64 column, int64 step, float value) {
   const auto v = of.view();
+  using T = std::remove_cvref_t<decltype(v(0, 0, 0, 0))>;
   for (int64 row = first; row < end; ++row)
     for (int64 head = 0; head < v.extent(2); ++head)
-      for (int64 i = column; i < v.extent(3); i += step)
-        v(0, row, head, i) = giwa::convert<stdlib::remove_reference_t<decltype(v(0, row, head, i))>>{}(value);
+      for (int64 i = column; i < v.extent(3); i += step) v(0, row, head, i) = giwa::convert<T>{}(value);
 }
 /// Of both causal tests.
 template <int HeadSize, class T>
@@ -314,7 +314,8 @@ void test_nan_under_causal_mask(int64 queries, int64 keys, int64 heads, int64 kv
   compute_causal<HeadSize>(of_keys);
   CHECK(different_in_rows(of_keys.dq, clean.dq, 0, key) == 0);
   CHECK(numbers_in_rows(of_keys.dq, key, queries) == 0);
-  CHECK(numbers_in_rows(of_keys.dk, 0, keys) + numbers_in_rows(of_keys.dv, 0, keys) == 0);  // the last queries see all keys
+  CHECK(numbers_in_rows(of_keys.dk, 0, keys) + numbers_in_rows(of_keys.dv, 0, keys) ==
+        0);  // the last queries see all keys
 }
 
 /// One component of a key is bad: it reaches the queries that see the key, and no others, also if this component of the queries

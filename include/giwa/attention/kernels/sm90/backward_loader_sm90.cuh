@@ -18,7 +18,7 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
   using base = sm90_plain_loader<Types, Block>;
   using base::base;
   using base::block, base::p, base::s, base::x, base::y, base::place, base::columns, base::rows_of_lane,
-      base::by_groups;
+      base::by_groups, base::copies_first, base::has_fixed, base::fixed_turn;
   using typename base::action, typename base::head_type, typename base::params, typename base::shared_storage,
       typename base::terms_of_row, typename base::tile_note, typename base::tiles_list, typename base::work_item;
 
@@ -160,29 +160,25 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
     }
   }
   GIWA_DEVICE void load_fixed(const work_item& work) {
-    if constexpr (!Types::schedules_keys) {
+    if constexpr (!Types::schedules_keys && !copies_first) {
       if (has_fixed) return;
       has_fixed = true;
-      const head_type& h = work.head.get();
-      const auto at = [&](int c) { return Types::origin(h, Types::rows_are_keys, work.first + 64 * c); };
       for (int c = 0; c < Types::groups; ++c) {
         [[maybe_unused]] row_terms terms[2];
         if constexpr (Types::stages_output)
-          for (int i = 0; i < 2; ++i) terms[i] = p.call.terms_of_query(h, work.first + 64 * c + block.lane() + 32 * i);
+          for (int i = 0; i < 2; ++i)
+            terms[i] = p.call.terms_of_query(work.head.get(), work.first + 64 * c + block.lane() + 32 * i);
         s.b_empty[c].wait((fixed_turn & 1) ^ 1);
         if constexpr (Types::stages_output) {
           for (int i = 0; i < 2; ++i) s.own_terms[c][block.lane() + 32 * i] = terms[i];
           block.sync_warp();
         }
-        if (arch::elect_one()) {
-          s.fixed_full[c].arrive_and_expect(Types::a_tile::bytes + (Types::sums_x ? Types::b_tile::bytes : 0));
-          if constexpr (Types::sums_x) giwa::load(p.b, at(c), s.b[c], s.fixed_full[c]);
-        }
+        if (arch::elect_one()) this->copy_b(work, c);
         block.sync_warp();
       }
       for (int c = 0; c < Types::groups; ++c) {
         s.a_empty[c].wait((fixed_turn & 1) ^ 1);
-        if (arch::elect_one()) giwa::load(p.a, at(c), s.a[c], s.fixed_full[c]);
+        if (arch::elect_one()) this->copy_a(work, c);
         block.sync_warp();
       }
       ++fixed_turn;
@@ -224,14 +220,19 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
       for (int i = 0; i < rows_of_lane; ++i) {
         const int row = begin + block.lane() + 32 * i;
         if constexpr (!Types::is_split)
-          terms[i] = p.call.terms_of_query(h, row);
+          terms[i] = this->terms_of(h, row);
         else
           terms[i] = Types::rows_are_keys ? Types::terms_of_query(p.call, h, row) : Types::terms_of_key(p.call, h, row);
       }
     }
     [[maybe_unused]] stdlib::conditional_t<Types::adds_dq, typename Types::dq_place, nothing> dq;
-    if constexpr (Types::adds_dq) dq = dq_place_of(work, h, n, tiles);
+    if constexpr (Types::adds_dq && !copies_first) dq = dq_place_of(work, h, n, tiles);
     s.x_empty[x.stage()].wait(x.phase() ^ 1);
+    if constexpr (copies_first) {
+      this->copy_early(work, Types::origin(h, false, begin), scrubs);
+      dq = dq_place_of(work, h, n, tiles);
+      this->copy_late(work);
+    }
     this->put_terms(terms);
     if (block.lane() == 0) {
       tile_note& note = s.notes[x.stage()];
@@ -249,11 +250,13 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
                                                           : action::some;  // for its share of dq of the other's keys
     }
     block.sync_warp();
-    const auto at = Types::origin(h, !Types::rows_are_keys, begin);
-    if (arch::elect_one()) giwa::load(p.x, at, s.x[x.stage()], scrubs ? s.landed : s.x_full[x.stage()]);
-    s.y_empty[y.stage()].wait(y.phase() ^ 1);
-    if (arch::elect_one()) giwa::load(p.y, at, s.y[y.stage()], scrubs ? s.landed : s.y_full[y.stage()]);
-    block.sync_warp();
+    if constexpr (!copies_first) {
+      const auto at = Types::origin(h, !Types::rows_are_keys, begin);
+      if (arch::elect_one()) this->copy_x(at, scrubs);
+      s.y_empty[y.stage()].wait(y.phase() ^ 1);
+      if (arch::elect_one()) this->copy_y(at, scrubs);
+      block.sync_warp();
+    }
     constexpr int x_bytes = Types::x_tile::bytes, y_bytes = Types::y_tile::bytes;
     if (!Types::is_split && scrubs) {
       if (block.lane() == 0) s.landed.arrive_and_expect(x_bytes + y_bytes);
@@ -277,9 +280,8 @@ class sm90_backward_loader : sm90_plain_loader<Types, Block> {
     place.advance(), x.advance(), y.advance();
   }
 
-  uint32 fixed_turn = 0, landed_phase = 0;
+  uint32 landed_phase = 0;
   [[no_unique_address]] stdlib::conditional_t<Types::reads_bias, sm90_bias_loader<Types>, typename Types::no_bias> bias;
-  bool has_fixed = false;
   int before_of_lane = -1;  // the tile of keys that adds to dq of this lane's tile of the group before this one does
 };
 
