@@ -72,6 +72,23 @@ class plain_search {
     position.before = position.begin() - after[-1];
     return position;
   }
+  /// Whether find_split_early() takes whole work tiles, and those of a split, as the only split.
+  ///@{
+  bool takes_whole_tiles(const split_shape& shape) const {
+    int most = 0;
+    for (const sequence_leaves& l : leaves_) most = std::max(most, l.count());
+    return shape.takes_whole_tiles(most, static_cast<int>(total));
+  }
+  split_position whole_tiles(const split_shape& shape, int64 split) const {
+    split_position position{};
+    const auto first = static_cast<std::size_t>(split * shape.early_tiles),
+               end = std::min(leaves_.size(), first + static_cast<std::size_t>(shape.early_tiles));
+    for (std::size_t b = first; b < end; ++b) position.total += leaves_[b].count();
+    position.length = position.total;
+    if (first < end) position.sequence = sequences_[first], position.leaves_of_sequence = leaves_[first];
+    return position;
+  }
+  ///@}
   int64 total = 0, length = 0;
 
  private:
@@ -261,7 +278,8 @@ int64 early_splits_elsewhere(const Params& call, const split_shape& shape, std::
   for (int column = 0; column < shape.columns; ++column)
     for (std::size_t i = 0; i < found.size(); ++i) {
       split_walk early(call, shape, column, leaf_keys, tile_rows), plain(call, shape, column, leaf_keys, tile_rows);
-      plain.enter(shape, right.position(static_cast<int64>(i)));
+      const auto split = static_cast<int64>(i);
+      plain.enter(shape, right.takes_whole_tiles(shape) ? right.whole_tiles(shape, split) : right.position(split));
       bool more = early.enter_early(found[i]);
       while (plain.next()) {
         elsewhere += more && are_equal(early.work(), plain.work()) ? 0 : 1;
@@ -478,16 +496,25 @@ TEST_CASE("blocks find their splits") {
 
 TEST_CASE("a warp finds splits early, where all leaves of all sequences count") {
   std::mt19937 random(8);
-  int64 elsewhere = 0, calls = 0;
+  int64 elsewhere = 0, calls = 0, whole = 0, divided = 0;
+  const auto check_shape = [&](const auto& p, const split_shape& shape, call_sizes& sizes) {
+    elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, -1);
+    if (!sizes.lengths.empty())
+      elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, static_cast<int>(sizes.sequences) - 1);
+  };
   const auto check = [&](call_sizes& sizes, const auto& mask) {
     const auto p = sizes.params(mask);
     for (const int blocks : {1, 3, 20, 132}) {
-      const split_shape shape = shape_of_splits(work_of_call(p, 128, 16), blocks, giwa::max_int64);
+      split_shape shape = shape_of_splits(work_of_call(p, 128, 16), blocks, giwa::max_int64);
       if (!may_find_early(p, shape, 128, 16, most_early_sequences)) continue;
       ++calls;
-      elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, -1);
-      if (!sizes.lengths.empty())
-        elsewhere += early_splits_elsewhere(p, shape, sizes.lengths, static_cast<int>(sizes.sequences) - 1);
+      check_shape(p, shape, sizes);
+      if (sizes.kv_heads > 1 || sizes.sequences <= 32) continue;
+      shape.early_tiles = static_cast<int>(giwa::ceil_div(sizes.sequences, int64{shape.splits}));
+      check_shape(p, shape, sizes);
+      ++(plain_search(p, shape, 128, 16).takes_whole_tiles(shape) ? whole : divided);
+      shape.slots = 0;
+      check_shape(p, shape, sizes);
     }
   };
   for (const int64 sequences : {1, 2, 7, 31, 32, 33, 100, 256})
@@ -503,6 +530,8 @@ TEST_CASE("a warp finds splits early, where all leaves of all sequences count") 
       }
   CHECK(elsewhere == 0);
   CHECK(calls > 140);
+  CHECK(whole > 5);
+  CHECK(divided > 10);
   const int longest = static_cast<int>(giwa::attention_limits::length);
   call_sizes of_longest{.sequences = 32, .keys = longest, .lengths = random_lengths(random, 32, longest - 2)};
   check(of_longest, full{});

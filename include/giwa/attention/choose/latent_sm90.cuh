@@ -91,10 +91,16 @@ struct cached_latent : candidate {
     using types = typename op::types;
     const cached_problem problem = call.problem();
     const split_work work = latent_work(problem, knows_leaves(call));
-    const split_shape shape =
+    split_shape shape =
         shape_of_call(call, work, latent_splits(work, gpu.multiprocessors), types::leaf_keys, types::rows);
     // 128 x 1024 keys, 16 heads, 46.9 us instead of 50.6; 1 x 32768 21.3 instead of 20.6 (H200, 2026-11-30).
     const bool early = may_find_early(call, shape, types::leaf_keys, types::rows, types::early_sequences);
+    if (const int64 each = ceil_div(work.sequences, int64{shape.splits});
+        early && work.kv_heads == 1 && work.sequences > 32 && 3 * ceil_div(work.sequences, each) >= 2 * shape.splits) {
+      shape.early_tiles = static_cast<int>(each);
+      // Few leaves: then the host knows that there is nothing to merge.
+      if (shape.whole_tiles > 0 && each * work.tile_leaves <= 16) shape.slots = 0;
+    }
     typename op::params p{.splits = params_of_splits<types>(call, shape, early),
                           .copies = key_copies::elements,
                           .box_rows = types::leaf_keys,

@@ -19,7 +19,7 @@ namespace giwa::inline GIWA_ABI::detail {
 template <class Call, bool ByBlocks = false, int EarlySequences = 32>
 class few_rows_partials : public divided_tile<split_params<Call>> {
   using base = divided_tile<split_params<Call>>;
-  static constexpr int batch = 32;
+  static constexpr int batch = EarlySequences > 32 ? 16 : 32;
 
  protected:
   using base::begin_, base::column_, base::first_split_, base::last_split_, base::p_, base::split_length_, base::work_;

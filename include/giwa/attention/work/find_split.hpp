@@ -181,6 +181,7 @@ GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Param
   const auto leaves_of_keys = [&](int n) { return n > 0 ? ceil_div(n, leaf_keys) : 1; };
   const auto keys_of = [&](int n) { return n < 0 ? 0 : n < p.capacity ? n : p.capacity; };
   int each = 1, keys = p.capacity, leaves = 0;
+  bool takes_whole = false;
   if (Most <= 32 || sequences <= 32) {
     if (lane < sequences) {
       if (a.cache.lengths != nullptr) {
@@ -204,23 +205,43 @@ GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Param
       for (int i = 0; i < early_reads; ++i) lengths[first + 32 * i] = read[i];
     }
     block.sync_warp();
+    if (shape.early_tiles > 0) {
+      int longest = 0;
+      GIWA_NO_UNROLL
+      for (int b = lane; b < sequences; b += 32) {
+        const int n = leaves_of_keys(keys_of(lengths[b]));
+        leaves += n, longest = longest < n ? n : longest;
+      }
+      longest = reduce_warp(block, longest, [](int x, int y) { return x < y ? y : x; });
+      takes_whole = shape.takes_whole_tiles(longest, reduce_warp(block, leaves));
+    }
+    leaves = 0;
+    const int begin = takes_whole ? split * shape.early_tiles : lane * each,
+              count = takes_whole ? shape.early_tiles : each;
     GIWA_NO_UNROLL
-    for (int b = lane * each; b < (lane + 1) * each && b < sequences; ++b)
-      leaves += leaves_of_keys(keys_of(lengths[b]));
+    for (int b = begin; b < begin + count && b < sequences; ++b) leaves += leaves_of_keys(keys_of(lengths[b]));
   }
   leaves *= shape.heads_in_column;
-  const int end = scan_warp(block, leaves), total = block.shuffle(end, 31), length = shape.length_of(total);
-  int first = split * length - (end - leaves);
-  if (first >= 0 && first < leaves) {
-    int b = lane * each;
-    if (Most > 32 && sequences > 32)
-      for (;; ++b) {
-        keys = keys_of(lengths[b]);
-        const int of_sequence = leaves_of_keys(keys) * shape.heads_in_column;
-        if (first < of_sequence) break;
-        first -= of_sequence;
-      }
-    s.early.batch = b, s.early.first = first, s.early.keys = keys;
+  int number = split, length = leaves, total = leaves;
+  if (takes_whole) {  // as the only split
+    number = 0;
+    const int b = split * shape.early_tiles;
+    if (lane == 0) s.early.batch = b, s.early.first = 0, s.early.keys = b < sequences ? keys_of(lengths[b]) : 0;
+  } else {
+    const int end = scan_warp(block, leaves);
+    total = block.shuffle(end, 31), length = shape.length_of(total);
+    int first = split * length - (end - leaves);
+    if (first >= 0 && first < leaves) {
+      int b = lane * each;
+      if (Most > 32 && sequences > 32)
+        for (;; ++b) {
+          keys = keys_of(lengths[b]);
+          const int of_sequence = leaves_of_keys(keys) * shape.heads_in_column;
+          if (first < of_sequence) break;
+          first -= of_sequence;
+        }
+      s.early.batch = b, s.early.first = first, s.early.keys = keys;
+    }
   }
   block.sync_warp();
   const int b = s.early.batch, n = s.early.keys;
@@ -228,7 +249,7 @@ GIWA_HOST_DEVICE split_position find_split_early(const Block& block, const Param
            a.is_paged() ? b * a.cache.pages.stride : 0},
           {0, leaves_of_keys(n), 1},
           s.early.first,
-          split,
+          number,
           length,
           total};
 }

@@ -35,6 +35,7 @@ struct split_shape {
   int heads_in_column;           // 1, or all
   int slots;                     // of a split in the workspace, enough for what it hands on; 0: no work tile is divided
   int rows;                      // rows of a partial in the workspace
+  int early_tiles = 0;           // whole work tiles of a split where takes_whole_tiles(); 0: never
   int64 most_leaves;             // of a split, for which its slots are enough
   int whole_above, whole_below;  // equal shares between these become whole nodes of the tree
   // Work tiles of a column, and of a split that has whole ones, which it has if all work tiles have as many leaves; 0: never.
@@ -54,6 +55,13 @@ struct split_shape {
     }
     const Int whole = quotient_of_leaves(all, splits), equal = whole + (whole * splits != all ? 1 : 0);
     return equal > whole_above && equal < whole_below ? round_up(equal, Int{fold_levels::span(1)}) : equal;
+  }
+  /// Whether find_split_early() gives splits whole work tiles, of up to `most` of `all` leaves. A block alone takes some 3/4 of the time for
+  /// a leaf that it takes when all blocks load, and partials of divided work tiles cost 4 leaves or more: 128 x 16(1) latent rows of 1 to
+  /// 1024 keys 39 us instead of 49, of 6144 to 8192 272 instead of 292, but of 1 to 8192 236 instead of 187 (H200, 2026-11-30).
+  GIWA_HOST_DEVICE constexpr bool takes_whole_tiles(int most, int all) const {
+    return early_tiles > 0 &&
+           (slots == 0 || 3 * int64{early_tiles} * most <= 5 * int64{quotient_of_leaves(all, splits)} + 12);
   }
   /// Says that `count` sequences are like `s`, whose leaves are `l`.
   GIWA_HOST_DEVICE constexpr void set_alike(const cached_sequence& s, const sequence_leaves& l, int64 count) {

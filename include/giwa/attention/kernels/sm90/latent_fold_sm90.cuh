@@ -26,17 +26,23 @@ struct fold_node {
     for (int i = 0; i < map::registers; ++i) o[i] = 0;
   }
   GIWA_DEVICE void merge(const State& later) {
-    float m[rows], l[rows], of_earlier[rows], of_later[rows];
+    float of_earlier[rows], of_later[rows];
+    merge_rows(later.m, later.l, of_earlier, of_later);
+    merge_outputs<map>(o, of_earlier, later.o.value, of_later, o);
+  }
+  /// Merges m and l of later keys, and finds the factors of O.
+  GIWA_DEVICE void merge_rows(const float (&later_m)[rows], const float (&later_l)[rows], float (&of_earlier)[rows],
+                              float (&of_later)[rows]) {
+    float m[rows], l[rows];
     GIWA_UNROLL
     for (int r = 0; r < rows; ++r) {
       const int row = map::row(lane, r);
       float factor[2];
-      m[r] = merge_maxima<2>({sums->m[row], later.m[r]}, factor);
+      m[r] = merge_maxima<2>({sums->m[row], later_m[r]}, factor);
       of_earlier[r] = factor[0], of_later[r] = factor[1];
-      l[r] = merge_sums(sums->l[row], of_earlier[r], later.l[r], of_later[r]);
+      l[r] = merge_sums(sums->l[row], of_earlier[r], later_l[r], of_later[r]);
     }
     write_sums(m, l);
-    merge_outputs<map>(o, of_earlier, later.o.value, of_later, o);
   }
   GIWA_DEVICE operator State() const {
     State x;

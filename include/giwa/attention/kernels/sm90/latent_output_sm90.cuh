@@ -21,7 +21,7 @@ struct latent_output {
   using map = typename Types::output_map;
   using state = typename Types::state;
   using sums = warp_sums<Types::rows>;
-  // With rows of bytes a thread has 128 registers: those of a leaf, of a node of 4 leaves, and of the conversion.
+  // With rows of bytes a thread has 128 registers: those of the nodes of 4 and 16 leaves, and of the conversion.
   static constexpr bool has_node_in_memory = Types::has_format;
   using node =
       fold_node<state, sums,
@@ -63,10 +63,10 @@ struct latent_output {
     for (int l = 0; l + 1 < fold_type::levels; ++l)
       fold.node[l].sums = &s.sums_before[l][block.warp()], fold.node[l].lane = lane;
     fold.last().sums = &s.sums_before[fold_type::levels - 1][block.warp()], fold.last().lane = lane;
-    [[maybe_unused]] float in_memory[2][map::registers];
+    [[maybe_unused]] float in_memory[map::registers];
     if constexpr (has_node_in_memory) {
-      fold.node[1].o.use_shared(s.o_before, block.rank());
-      fold.node[2].o.use_local(in_memory[0]), fold.last().o.use_local(in_memory[1]);
+      fold.node[2].o.use_shared(s.o_before, block.rank());
+      fold.last().o.use_local(in_memory);
     } else {
       fold.last().o = {s.o_before, block.rank()};
     }
@@ -86,11 +86,29 @@ struct latent_output {
       for (int leaf = work.begin; leaf < end; ++leaf) {
         state x;
         const tile_keep visible = leaves.of(block, call, rows, leaf);
-        if (visible != tile_keep::none)
-          compute(work, rows, leaf, visible, turn++, x);
-        else
-          x.reset();
-        fold.push(0, leaf, x, begin, hand_on);
+        if constexpr (Types::has_format) {  // a leaf that is handed on is the only one of its node
+          if (visible != tile_keep::none) {
+            compute(work, rows, leaf, visible, turn++, fold.node[0]);
+          } else {
+            x.reset();
+            fold.node[0].merge(x);
+          }
+          constexpr int children = fold_levels::span(1);
+          const bool is_inner = leaf / children * children >= begin;
+          if (is_inner && leaf % children != children - 1) continue;
+          x = fold.node[0];
+          fold.node[0].reset();
+          if (is_inner)
+            fold.push(1, leaf / children, x, begin, hand_on);
+          else
+            hand_on(x);
+        } else {
+          if (visible != tile_keep::none)
+            compute(work, rows, leaf, visible, turn++, x);
+          else
+            x.reset();
+          fold.push(0, leaf, x, begin, hand_on);
+        }
       }
       if (is_whole) {
         store_output(work, rows, fold.finish());
@@ -109,22 +127,23 @@ struct latent_output {
     arch::barrier_arrive(Types::barrier_of(barrier::p_empty, buffer), threads_of_both);
   }
 
-  /// Computes the state of one leaf.
+  /// Computes the state of one leaf, or of rows of bytes merges it into a node of the fold.
+  template <class To>
   GIWA_DEVICE void compute(const few_rows_work_tile& work, const packed_rows& rows, int leaf, tile_keep visible,
-                           uint32 turn, state& x) const {
+                           uint32 turn, To& to) const {
     const int stage = static_cast<int>(turn % stages), buffer = static_cast<int>(turn & 1);
     // For rows of bytes the score warps have waited: the barrier orders this after the copies, which they have seen complete.
     if constexpr (!Types::has_format) Types::wait_for_keys(p, s, turn);
     arch::barrier_sync(Types::barrier_of(barrier::p_full, buffer), threads_of_both);  // S of the leaf is done too
     const bool scrubbed = Types::scrubs && visible == tile_keep::some && scrub(rows, leaf, stage, buffer);
     if constexpr (Types::has_format)
-      multiply_codes(x, stage, buffer);
+      merge_codes(to, stage, buffer);
     else
-      multiply_values(x, stage, buffer);
+      multiply_values(to, stage, buffer);
     block.sync_warp();
     if (lane == 0) s.k.empty[stage].arrive();
-    read_sums(buffer, x);
-    if (scrubbed) add_nonfinite(work, rows, leaf, buffer, x);
+    if constexpr (!Types::has_format) read_sums(buffer, to.m, to.l);
+    if (scrubbed) add_nonfinite(work, rows, leaf, buffer, to.o);
     release_p(buffer);
   }
 
@@ -145,25 +164,37 @@ struct latent_output {
     for (int i = 0; i < x.o.registers; ++i) x.o.value[i] = o[i / o[0].registers].value[i % o[0].registers];
   }
 
-  /// The same of rows of bytes. P was multiplied by their scales.
-  GIWA_DEVICE void multiply_codes(state& x, int stage, int buffer) const {
+  /// The same of rows of bytes, whose P was multiplied by their scales, merged into a node: m and l first, and then O of 16 columns after
+  /// the other, so that O of the leaf needs few registers.
+  template <class To>
+  GIWA_DEVICE void merge_codes(To& to, int stage, int buffer) const {
     const auto& weights = s.p[buffer];
-    x.reset();
     const int group = first_column / rows_656::group;
-    detail::multiply_values(lane, x.o, weights.of[group], s.k.tile[stage].codes, first_column);
-    float factor[row_slots];
+    float m[row_slots], l[row_slots], factor[row_slots], of_earlier[row_slots], of_later[row_slots];
+    read_sums(buffer, m, l);
+    to.merge_rows(m, l, of_earlier, of_later);
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) factor[r] = weights.factor[group][map::row(lane, r)];
-    x.o.transform_rows(factor, [](float sum, float of_row) { return sum * of_row; });
+    GIWA_UNROLL
+    for (int part = 0; part < map::shape::columns / 16; ++part) {
+      register_tile<float, byte_map<Types::rows, 16, 1>> o;
+      o.fill(0);
+      detail::multiply_values(lane, o, weights.of[group], s.k.tile[stage].codes, first_column + 16 * part);
+      GIWA_UNROLL
+      for (int i = 0; i < o.registers; ++i) {
+        const int all = o.registers * part + i, r = map::slot(all);
+        to.o[all] = merge_sums(to.o[all], of_earlier[r], o.value[i] * factor[r], of_later[r]);
+      }
+    }
   }
 
-  GIWA_DEVICE void read_sums(int buffer, state& x) const {
+  GIWA_DEVICE void read_sums(int buffer, float (&m)[row_slots], float (&l)[row_slots]) const {
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) {
       const int row = map::row(lane, r);
       const float4 sum = *reinterpret_cast<const float4*>(s.sums[buffer][row]);
-      x.m[r] = s.m[buffer][row];
-      x.l[r] = ((sum.x + sum.y) + sum.z) + sum.w;
+      m[r] = s.m[buffer][row];
+      l[r] = ((sum.x + sum.y) + sum.z) + sum.w;
     }
   }
 
@@ -179,8 +210,9 @@ struct latent_output {
                                            s.has_nonfinite[buffer], [&] { arch::fence_async_proxy(), sync(); });
   }
   /// Adds what scrub() removed, times P, to the rows that see it: infinity, or NaN where P is 0.
+  template <class Outputs>
   GIWA_DEVICE void add_nonfinite(const few_rows_work_tile& work, const packed_rows& rows, int leaf, int buffer,
-                                 state& x) const {
+                                 Outputs& o) const {
     const auto& v = call.views.cache.v;
     const int first = leaf * leaf_keys, end = first + leaf_keys < rows.keys ? first + leaf_keys : rows.keys;
 #pragma unroll 1
@@ -188,9 +220,9 @@ struct latent_output {
       const cache_row from = call.row_of(work.sequence, key);
       if (from.element < 0) continue;
       if constexpr (Types::has_format) {
-        add_nan_codes(&v(from.element, from.row, work.head, first_column), rows, key, x);
+        add_nan_codes(&v(from.element, from.row, work.head, first_column), rows, key, o);
       } else {
-        x.o.for_each(thread, [&](float& sum, int row, int column) {
+        o.for_each(thread, [&](float& sum, int row, int column) {
           const element value = value_of<element>(v, from, work.head, first_column + column);
           if (is_nonfinite(value) && steps.keeps(rows, row, key))
             sum = fused_multiply_add(convert<float>{}(s.p[buffer](row, key - first)), convert<float>{}(value), sum);
@@ -199,15 +231,14 @@ struct latent_output {
     }
   }
 
-  template <class Code>
-  GIWA_DEVICE void add_nan_codes(const Code* codes, const packed_rows& rows, int key, state& x) const {
+  template <class Code, class Outputs>
+  GIWA_DEVICE void add_nan_codes(const Code* codes, const packed_rows& rows, int key, Outputs& o) const {
     bool sees[row_slots];
     GIWA_UNROLL
     for (int r = 0; r < row_slots; ++r) sees[r] = steps.keeps(rows, map::row(lane, r), key);
     GIWA_UNROLL
     for (int i = 0; i < map::registers; ++i)
-      if ((codes[map::column(lane, i)].byte & 0x7f) == 0x7f && sees[map::slot(i)])
-        x.o.value[i] = __uint_as_float(0x7fffffff);
+      if ((codes[map::column(lane, i)].byte & 0x7f) == 0x7f && sees[map::slot(i)]) o[i] = __uint_as_float(0x7fffffff);
   }
 
   /// Writes a partial to the workspace.

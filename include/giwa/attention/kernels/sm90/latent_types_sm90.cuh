@@ -280,7 +280,12 @@ struct latent_types {
   /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written; it takes rows of bytes from
   /// registers.
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
-    s.k.full[turn % stages].wait(turn / stages & 1);
+    auto& full = s.k.full[turn % stages];
+    const uint32 parity = turn / stages & 1;
+    // The tile before in this stage may be one of the other group's, which this warp has not waited for. Until it is there, the phase
+    // before it, which has this parity, is the last that is complete.
+    if constexpr (stages % score_groups != 0) full.wait(parity ^ 1);
+    full.wait(parity);
     if (!has_format && p.copies != key_copies::boxes) arch::fence_async_proxy();
   }
 };
