@@ -39,6 +39,7 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
       const int of_scales = p.copies == key_copies::boxes && copies_scales(p) ? 32 * Types::producers : 0;
       s.k.full[i].initialize(arrivals(p) + of_scales);
       s.k.empty[i].initialize(Types::values_are_keys ? Types::output_warps : Types::score_warps);
+      if constexpr (copies::copies_bytes) s.k.requested[i] = -1;
       if constexpr (!Types::values_are_keys)
         s.v.full[i].initialize(arrivals(p)), s.v.empty[i].initialize(Types::output_warps);
     }
@@ -138,6 +139,8 @@ struct few_rows_loader : few_rows_scale_copies<Types, Block> {
       }
       if (loads && !boxes) {
         load_rows(block, warp, p, p.splits.call.views.cache.k, source, s.k, stage, free);
+        if constexpr (copies::copies_bytes)
+          if (warp == 0 && block.lane() == 0) static_cast<volatile int&>(s.k.requested[stage]) = turn;
         if constexpr (!Types::values_are_keys)
           load_rows(block, warp, p, p.splits.call.views.cache.v, source, s.v, stage, free);
       }

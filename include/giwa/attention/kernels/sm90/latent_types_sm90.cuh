@@ -245,9 +245,11 @@ struct latent_types {
     return static_cast<int>(first) + buffer;
   }
 
+  static constexpr bool takes_turns = stages % score_groups != 0;  // of a stage
   struct ring {
     k_tile tile[stages];
     arch::mbarrier full[stages], empty[stages];
+    int requested[stages];  // the number of the tile whose copies have begun, where groups of score warps take turns
   };
   struct shared_storage {
     ring k;
@@ -280,12 +282,13 @@ struct latent_types {
   /// Waits until a tile of keys is there. wgmma may then read what cp.async or ordinary stores have written; it takes rows of bytes from
   /// registers.
   GIWA_DEVICE static void wait_for_keys(const params& p, shared_storage& s, uint32 turn) {
-    auto& full = s.k.full[turn % stages];
-    const uint32 parity = turn / stages & 1;
-    // The tile before in this stage may be one of the other group's, which this warp has not waited for. Until it is there, the phase
-    // before it, which has this parity, is the last that is complete.
-    if constexpr (stages % score_groups != 0) full.wait(parity ^ 1);
-    full.wait(parity);
+    // The tile before in this stage may be one of the other group's, which this warp has not waited for. Until that is there, the last
+    // complete phase is the one before it, which has the parity of this tile's. A producer begins to copy this tile when the output warps
+    // have had the other one; then its phase is complete, and this tile's cannot be over before this warp has handed on P.
+    if constexpr (takes_turns)
+      while (static_cast<volatile int&>(s.k.requested[turn % stages]) != static_cast<int>(turn)) {
+      }
+    s.k.full[turn % stages].wait(turn / stages & 1);
     if (!has_format && p.copies != key_copies::boxes) arch::fence_async_proxy();
   }
 };
