@@ -114,9 +114,30 @@ struct few_rows_scales {
 template <int Rows, int Heads, int Stages, int LeafKeys, int ScoreWarps, int Groups>
 struct few_rows_scales<false, Rows, Heads, Stages, LeafKeys, ScoreWarps, Groups> {};
 
+/// producers: one of them has written the first work tile. ready: so they have, and the mbarriers are initialized. scores,
+/// more_scores: of a group of score warps; all_scores: of both. p_full and p_empty: the score warps hand P of a leaf to the output warps
+/// in one of two buffers.
+struct few_rows_barriers {
+  enum class named_barrier : int {
+    block,
+    producers,
+    ready,
+    scores,
+    outputs,
+    p_full,
+    p_empty = p_full + 2,
+    more_scores = p_empty + 2,
+    all_scores
+  };
+  /// Returns the barrier of a buffer.
+  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
+    return static_cast<int>(first) + buffer;
+  }
+};
+
 /// T: elements of q. Element: of the cache, T or of 8 bits.
 template <class T, class Element, class O, class Policy, class Mask, class Score>
-struct few_rows_types {
+struct few_rows_types : few_rows_barriers {
   using policy = Policy;
   using query = T;
   using element = Element;
@@ -163,24 +184,7 @@ struct few_rows_types {
       round_up(ceil_div(tile_columns, warp_columns), warp_columns < 16 * codes ? 2 : 1);  // warps
   static_assert(outputs_in_use * warp_columns <= v_tile::columns * codes);
 
-  /// producers: one of them has written the first work tile. ready: so they have, and the mbarriers are initialized. scores,
-  /// more_scores: of a group of score warps. p_full and p_empty: the score warps hand P of a leaf to the output warps in one of
-  /// two buffers.
-  enum class named_barrier : int {
-    block,
-    producers,
-    ready,
-    scores,
-    outputs,
-    p_full,
-    p_empty = p_full + 2,
-    more_scores = p_empty + 2
-  };
   static constexpr int score_threads = 32 * score_warps, output_threads = 32 * output_warps;
-  /// Returns the barrier of a buffer.
-  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
-    return static_cast<int>(first) + buffer;
-  }
 
   /// A ring of tiles of keys or values.
   template <class Tile>

@@ -191,7 +191,7 @@ struct tile_of_list {
 /// Policy: few_rows_policy with 16 rows. The producers, the queue and the splits are those of the kernel for few rows. Element: T, or
 /// rows that become numbers of T when they are loaded.
 template <class T, class Element, class O, class Policy, class Mask, class Score>
-struct latent_types {
+struct latent_types : few_rows_barriers {
   using policy = Policy;
   using query = T;
   using element = T;
@@ -228,22 +228,6 @@ struct latent_types {
   static constexpr int columns_of_warp = columns / output_warps;  // of rows of bytes; each warp has its own
   using output_map = of_format<byte_map<rows, columns_of_warp, 1>, transposed_output_map<rows, slabs>>;
   using state = row_sums<output_map>;
-
-  /// Those of few_rows_types.
-  enum class named_barrier : int {
-    block,
-    producers,
-    ready,
-    scores,
-    outputs,
-    p_full,
-    p_empty = p_full + 2,
-    more_scores = p_empty + 2,
-    all_scores
-  };
-  GIWA_DEVICE static constexpr int barrier_of(named_barrier first, int buffer) {
-    return static_cast<int>(first) + buffer;
-  }
 
   static constexpr bool takes_turns = stages % score_groups != 0;  // of a stage
   struct ring {
