@@ -60,6 +60,7 @@ set(GIWA_HEADERS
   D giwa/arch/global_add.cuh
   D giwa/arch/matrix_load.cuh
   D giwa/arch/mma.cuh
+  D giwa/arch/random_delay.cuh
   D giwa/arch/named_barrier.cuh
   D giwa/arch/reduce_warp.cuh
   D giwa/arch/registers.cuh

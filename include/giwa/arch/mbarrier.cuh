@@ -3,21 +3,10 @@
 #ifndef GIWA_ARCH_MBARRIER_CUH
 #define GIWA_ARCH_MBARRIER_CUH
 
+#include <giwa/arch/random_delay.cuh>
 #include <giwa/arch/shared_address.cuh>
 
 namespace giwa::inline GIWA_ABI::arch {
-
-#if defined(GIWA_RANDOM_DELAYS)
-// For tests, in all files of a program or in none: a thread sleeps for up to this many nanoseconds before each wait for
-// an mbarrier, so that the roles of a kernel meet in many orders.
-static __device__ unsigned random_delay = 0;
-GIWA_DEVICE inline void sleep_at_random() {
-  if (random_delay == 0) return;
-  unsigned x = static_cast<unsigned>(clock64()) * 2654435761u ^ threadIdx.x / 32 * 0x85ebca6bu;
-  x ^= x >> 15;
-  __nanosleep(x * 0xc2b2ae35u % random_delay);
-}
-#endif
 
 /// A barrier in shared memory. A phase is complete when `count` threads have arrived and all expected bytes have been
 /// written; then the next phase begins. Source: PTX ISA, "Parallel Synchronization and Communication Instructions:

@@ -3,7 +3,7 @@
 #ifndef GIWA_ARCH_NAMED_BARRIER_CUH
 #define GIWA_ARCH_NAMED_BARRIER_CUH
 
-#include <giwa/base/arch.hpp>
+#include <giwa/arch/random_delay.cuh>
 #include <giwa/base/std.hpp>
 
 namespace giwa::inline GIWA_ABI::arch {
@@ -17,6 +17,9 @@ concept barrier_id = stdlib::same_as<Id, int> || stdlib::is_enum_v<Id>;
 /// is 1 to 15, since 0 is the barrier of __syncthreads. Source: PTX ISA, "bar, barrier".
 template <barrier_id Id>
 GIWA_DEVICE void barrier_sync(Id id, int threads) {
+#if defined(GIWA_RANDOM_DELAYS)
+  sleep_at_random();
+#endif
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(static_cast<int>(id)), "r"(threads) : "memory");
 }
 
@@ -24,6 +27,9 @@ GIWA_DEVICE void barrier_sync(Id id, int threads) {
 template <barrier_id Id>
 GIWA_DEVICE bool barrier_any(Id id, int threads, bool condition) {
   int any;
+#if defined(GIWA_RANDOM_DELAYS)
+  sleep_at_random();
+#endif
   asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %3, 0; barrier.cta.red.or.pred q, %1, %2, p; selp.s32 %0, 1, 0, q; }"
                : "=r"(any)
                : "r"(static_cast<int>(id)), "r"(threads), "r"(static_cast<int>(condition))
@@ -34,6 +40,9 @@ GIWA_DEVICE bool barrier_any(Id id, int threads, bool condition) {
 /// Arrives at barrier `id` as one of its `threads` threads, and does not wait.
 template <barrier_id Id>
 GIWA_DEVICE void barrier_arrive(Id id, int threads) {
+#if defined(GIWA_RANDOM_DELAYS)
+  sleep_at_random();
+#endif
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(static_cast<int>(id)), "r"(threads) : "memory");
 }
 

@@ -5,9 +5,7 @@
 #define GIWA_ATTENTION_KERNELS_SIMT_ROW_TERMS_CUH
 
 #include <giwa/arch/dependent_launch.cuh>
-#if defined(GIWA_RANDOM_DELAYS)
-#include <giwa/arch/mbarrier.cuh>
-#endif
+#include <giwa/arch/random_delay.cuh>
 #include <giwa/attention/problem/backward_params.hpp>
 #include <giwa/attention/work/list_tiles.hpp>
 #include <giwa/grid/op.hpp>
