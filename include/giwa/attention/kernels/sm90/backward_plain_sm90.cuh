@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Copies of tiles and runs of whole tiles, for backward_loader_sm90.cuh.
+// Copies of tiles, for backward_loader_sm90.cuh.
 #ifndef GIWA_ATTENTION_KERNELS_SM90_BACKWARD_PLAIN_SM90_CUH
 #define GIWA_ATTENTION_KERNELS_SM90_BACKWARD_PLAIN_SM90_CUH
 

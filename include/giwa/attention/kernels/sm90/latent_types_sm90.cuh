@@ -229,11 +229,11 @@ struct latent_types : few_rows_barriers {
   using output_map = of_format<byte_map<rows, columns_of_warp, 1>, transposed_output_map<rows, slabs>>;
   using state = row_sums<output_map>;
 
-  static constexpr bool takes_turns = stages % score_groups != 0;  // of a stage
+  static constexpr bool groups_alternate = stages % score_groups != 0;  // of a stage
   struct ring {
     k_tile tile[stages];
     arch::mbarrier full[stages], empty[stages];
-    int requested[stages];  // the number of the tile whose copies have begun, where groups of score warps take turns
+    int requested[stages];  // the number of the tile whose copies have begun, where groups of score warps alternate
   };
   struct shared_storage {
     ring k;
@@ -269,7 +269,7 @@ struct latent_types : few_rows_barriers {
     // The tile before in this stage may be one of the other group's, which this warp has not waited for. Until that is there, the last
     // complete phase is the one before it, which has the parity of this tile's. A producer begins to copy this tile when the output warps
     // have had the other one; then its phase is complete, and this tile's cannot be over before this warp has handed on P.
-    if constexpr (takes_turns)
+    if constexpr (groups_alternate)
       while (static_cast<volatile int&>(s.k.requested[turn % stages]) != static_cast<int>(turn)) {
       }
     s.k.full[turn % stages].wait(turn / stages & 1);
